@@ -86,13 +86,13 @@ class Truth:
 
 @record
 class Cache:
-    """Keys and values of every slot of a rollout, read-only once written.
+    """Keys and values of every slot of a rollout, read-only once written; one array per layer, so none is ever copied.
 
     `visible[b,s]` says whether slot s holds a token; policies without attention keep `key` and `value` empty.
     """
 
-    key: Array  # [layers,B,S,kv_heads,head]
-    value: Array  # [layers,B,S,kv_heads,head]
+    key: tuple[Array, ...]  # each [B,kv_heads,S,head]
+    value: tuple[Array, ...]  # each [B,kv_heads,S,head]
     visible: Array  # bool[B,S]
 
 

@@ -55,6 +55,7 @@ class EnvSpec(NamedTuple):
     tail_len: int = 1  # observation tokens after the hint's place (the template's tail, e.g. the marker "act now")
     end: int = -1  # token that ends an action; -1: actions always fill their slots
     pad: int = 0
+    labels: tuple[str, ...] = ()  # what a transcript writes before each of the O observation words, () for nothing
 
     @property
     def slots(self) -> int:
@@ -87,6 +88,10 @@ class Env(NamedTuple):
     expert: Callable[[PyTree], Array]
     action_tokens: Callable[[], Any] | None = None  # bool[V] of ids an action may hold, None: any
     exact: PyTree | None = None  # oracle.exact.TabularModel when the task can be enumerated
+    paraphrase: Callable[[Array, Array], Array] | None = None  # (key, action) -> the same act in random words
+    noisy: Callable[[Array, PyTree, Array], Array] | None = None  # (key, state, quality in [0, 1]) -> action
+    wrong_hint: Callable[[Array, PyTree], Array] | None = None  # (key, state) -> int32[H], never the gold hint
+    quality_for: Callable[[Any, PyTree], Array] | None = None  # (success, params) -> quality at which `noisy` has it
 
 
 def no_reward() -> dict[str, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, dataclass_transform
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ PAD, PROMPT, OBSERVATION, ACTION = 0, 1, 2, 3  # values of Trajectory.role
 RESOLUTIONS = ("trajectory", "episode", "turn", "token")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def record(cls: type) -> type:
     """Makes a class a frozen dataclass that is a pytree; fields made with `static()` become part of the compile key."""
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)

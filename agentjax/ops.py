@@ -49,22 +49,122 @@ def segment_moments(x: Array, ids: Array, weight: Array, num: int, *, ddof: int)
     return mean + lowest, std, total
 
 
+def group_advantage(
+    x: Array, ids: Array, vote: Array, own: Array, num: int, *,
+    baseline: str, scale: str, ddof: int, eps: float, singleton: str = "zero",
+) -> Array:
+    """x minus the mean of its segment, optionally over a standard deviation; [B], 0 where `vote` is 0.
+
+    With w_i the votes of a segment, W their sum and v_i = `own` the votes of the rollout that row i is part of:
+
+        baseline "mean": c_i = x_i - sum_j w_j x_j / W          "loo": c_i * W / (W - v_i), the mean of the others
+        scale "none": c_i         "group": c_i / (std + eps)    "batch": c_i / (std over all votes + eps)
+
+    std has W - `ddof` in its denominator. Equal values give exactly 0. A rollout alone in its segment gives 0 with
+    `singleton="zero"`, x_i itself with "raw" (verl). Example: x = [1, 0, 0, 0] in one segment, "mean", "none":
+    [.75, -.25, -.25, -.25]; "loo": [1, -1/3, -1/3, -1/3].
+    """
+    for name, value, known in (
+        ("baseline", baseline, ("mean", "loo")),
+        ("scale", scale, ("none", "group", "batch")),
+        ("singleton", singleton, ("zero", "raw")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    mean, std, total = segment_moments(x, ids, vote, num, ddof=ddof)
+    weight, others = total[ids], total[ids] - own
+    alone = others <= 1e-6 * weight
+    result = x - mean[ids]
+    if baseline == "loo":
+        result *= weight / jnp.where(alone, 1.0, others)
+    if scale == "group":
+        result /= std[ids] + eps
+    elif scale == "batch":
+        result /= segment_moments(x, jnp.zeros_like(ids), vote, 1, ddof=ddof)[1] + eps
+    result = jnp.where(alone, x if singleton == "raw" else jnp.zeros_like(x), result)
+    return jnp.where(vote > 0, result, 0.0)
+
+
 def rollout_return(reward: Array, rollout: Array, weight: Array) -> tuple[Array, Array, Array]:
     """Return of each row's rollout [B], the row's share of its rollout's single vote [B], and whether it is missing [B].
 
-    `reward` is `row_reward`, `weight` is `trajectory.weight * acted(trajectory)`; all [B], over all shards (`globally`).
+    `reward` is `row_reward`, `weight` is `live_weight(trajectory)`; all [B], over all shards (`globally`).
     Rows that are parts of one rollout share its return and together hold one vote. NaN in any part makes the whole
     rollout missing: return 0, vote 0. Rows of weight 0 have neither part nor vote.
 
     Two parts (rewards 1 and 2) of rollout 0 and one row of rollout 2: returns [3, 3, 5], votes [.5, .5, 1].
     """
-    num, live = rollout.shape[0], weight > 0
-    missing = jax.ops.segment_max((live & jnp.isnan(reward)).astype(jnp.int32), rollout, num)[rollout] > 0
+    return _join_returns(jnp.nan_to_num(reward), jnp.isnan(reward), rollout, weight)
+
+
+def _join_returns(reward: Array, absent: Array, rollout: Array, weight: Array) -> tuple[Array, Array, Array]:
+    live = weight > 0
+    missing = rollout_sum((live & absent).astype(jnp.float32), rollout) > 0
     usable = live & ~missing
-    returns = jax.ops.segment_sum(jnp.where(usable, reward, 0.0), rollout, num)[rollout]
-    rows = jax.ops.segment_sum(live.astype(jnp.float32), rollout, num)[rollout]
+    returns = rollout_sum(jnp.where(usable, reward, 0.0), rollout)
+    rows = rollout_sum(live.astype(jnp.float32), rollout)
     vote = jnp.where(usable, weight / jnp.where(rows > 0, rows, 1.0), 0.0)
     return returns, vote, missing
+
+
+def rollout_sum(x: Array, rollout: Array) -> Array:
+    """Sum of x[B, ...] over the rows of the same rollout, given to each of them.
+
+    x = [1, 2, 5] with rollout = [0, 0, 2] gives [3, 3, 5].
+    """
+    return jax.ops.segment_sum(x, rollout, rollout.shape[0])[rollout]
+
+
+def outcome(trajectory: Trajectory, *, axis_name: str | None = None) -> tuple[Array, Array, Array]:
+    """`rollout_return` of a trajectory over the rows of all shards. No NaN, even where a return is missing."""
+    total, absent = _row_total(trajectory)
+    return globally(
+        _join_returns, total, absent, trajectory.rollout, live_weight(trajectory), axis_name=axis_name
+    )
+
+
+def over_rollouts(fn: Callable[..., Any], trajectory: Trajectory, *tables: Array, axis_name: str | None) -> Any:
+    """fn(turn_mask, *tables) on [B,T] tables in which the parts of a rollout are joined, so that every part sees all.
+
+    Each table is summed over the rows of a rollout (rows of weight 0 left out), so it must be 0 on turns that are not
+    the row's own. Booleans become counts in float32. `fn` works row by row; its result is cut to this shard's rows.
+    """
+    live = live_weight(trajectory) > 0
+
+    def joined(rollout: Array, live: Array, *parts: Array) -> Any:
+        mask, *rest = (
+            rollout_sum(jnp.where(live[:, None], part.astype(jnp.float32), 0.0), rollout) for part in parts
+        )
+        return fn(mask > 0, *rest)
+
+    return globally(joined, trajectory.rollout, live, trajectory.turn_mask, *tables, axis_name=axis_name)
+
+
+def discounted_advantage(
+    reward: Array, value: Array, bootstrap: Array, mask: Array, *, gamma: Any, lam: Any
+) -> Array:
+    """Generalised advantages along axis 1, where a step is a True of mask[B,N]; 0 elsewhere.
+
+        delta_k = r_k + gamma V_{k+1} - V_k,   A_k = delta_k + gamma lam A_{k+1}
+
+    k + 1 is the next True entry, so what stands between two actions is no step; after the last, V is bootstrap[B].
+    reward, value float32[B,N], read on mask only. With value 0 and lam 1 it is the discounted return to go. Source:
+    Schulman et al. 2015, arXiv 1506.02438, eq. 16. Example: r = [0, 1], V = 0, gamma = 1, lam = .95: [.95, 1].
+    """
+
+    def back(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        following, advantage = carry
+        r, v, on = now
+        here = r + gamma * following - v + gamma * lam * advantage
+        return (jnp.where(on, v, following), jnp.where(on, here, advantage)), jnp.where(on, here, 0.0)
+
+    start = (bootstrap, jnp.zeros_like(bootstrap))
+    return jax.lax.scan(back, start, (reward.T, value.T, mask.T), reverse=True)[1].T
+
+
+def live_weight(trajectory: Trajectory) -> Array:
+    """float32[B]: `weight`, but 0 on rows that hold no action token."""
+    return trajectory.weight * acted(trajectory)
 
 
 def acted(trajectory: Trajectory) -> Array:
@@ -74,10 +174,20 @@ def acted(trajectory: Trajectory) -> Array:
 
 def row_reward(trajectory: Trajectory) -> Array:
     """float32[B]: sum of turn and token rewards of the row's own turns; NaN if any is missing."""
-    total = jnp.sum(jnp.where(trajectory.turn_mask, trajectory.reward, 0.0), axis=1)
+    total, absent = _row_total(trajectory)
+    return jnp.where(absent, jnp.nan, total)
+
+
+def _row_total(trajectory: Trajectory) -> tuple[Array, Array]:
+    """`row_reward` with missing rewards as 0, and whether any is missing; both [B]."""
+    absent = trajectory.turn_mask & jnp.isnan(trajectory.reward)
+    total = jnp.sum(jnp.where(trajectory.turn_mask & ~absent, trajectory.reward, 0.0), axis=1)
+    absent = jnp.any(absent, axis=1)
     if trajectory.token_reward is not None:
-        total += jnp.sum(jnp.where(trajectory.valid, trajectory.token_reward, 0.0), axis=1)
-    return total
+        lost = trajectory.valid & jnp.isnan(trajectory.token_reward)
+        total += jnp.sum(jnp.where(trajectory.valid & ~lost, trajectory.token_reward, 0.0), axis=1)
+        absent |= jnp.any(lost, axis=1)
+    return total, absent
 
 
 def previous_valid(valid: Array) -> Array:
@@ -100,6 +210,11 @@ def turns_to_tokens(per_turn: Array, trajectory: Trajectory) -> Array:
     """Spreads [B,T] over the action tokens [B,S]; 0 elsewhere."""
     index = jnp.clip(trajectory.turn, 0, per_turn.shape[1] - 1)
     return jnp.where(trajectory.action_mask, jnp.take_along_axis(per_turn, index, axis=1), 0)
+
+
+def rows_to_tokens(per_row: Array, trajectory: Trajectory) -> Array:
+    """Spreads [B] over the action tokens [B,S]; 0 elsewhere."""
+    return jnp.where(trajectory.action_mask, per_row[:, None], 0)
 
 
 def tokens_to_turns(per_token: Array, trajectory: Trajectory) -> Array:
@@ -125,3 +240,16 @@ def hash_tokens(tokens: Array) -> Array:
         return mixed ^ (mixed >> 15), None
 
     return jax.lax.scan(fold, jnp.array([2166136261, 3266489917], jnp.uint32), words)[0]
+
+
+def correlation(x: Array, y: Array, mask: Array) -> Array:
+    """Pearson correlation over the True entries of mask, all of one shape; 0 if either is constant there."""
+    count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1.0)
+
+    def centred(z: Array) -> Array:
+        mean = jnp.sum(jnp.where(mask, z, 0.0)) / count
+        return jnp.where(mask, z - mean, 0.0)
+
+    a, b = centred(x), centred(y)
+    norm = jnp.sqrt(jnp.sum(a * a) * jnp.sum(b * b))
+    return jnp.where(norm > 0, jnp.sum(a * b) / jnp.where(norm > 0, norm, 1.0), 0.0)

@@ -49,20 +49,14 @@ def trunk_layout(valid: Array) -> Layout:
     return Layout(position=ops.positions(valid), valid=valid)
 
 
-def log_softmax(logits: Array, temperature: Array, allowed: Array | None = None) -> Array:
-    """log softmax(logits / temperature) in float32; temperature broadcasts over leading axes; disallowed ids get -1e9.
-
-    `allowed` bool[V] restricts the distribution to the tokens that an action may hold.
-    """
-    scaled = logits.astype(jnp.float32) / temperature.reshape(temperature.shape + (1,) * (logits.ndim - temperature.ndim))
-    if allowed is not None:
-        scaled = jnp.where(jnp.broadcast_to(allowed, scaled.shape), scaled, -1e9)
-    return jax.nn.log_softmax(scaled, axis=-1)
+def log_softmax(logits: Array, temperature: Array) -> Array:
+    """log softmax(logits / temperature) in float32; temperature has the leading axes of logits."""
+    scale = temperature.reshape(temperature.shape + (1,) * (logits.ndim - temperature.ndim))
+    return jax.nn.log_softmax(logits.astype(jnp.float32) / scale, axis=-1)
 
 
 def score_hidden(
-    policy: Policy, params: PyTree, hidden: Array, ids: Array, temperature: Array, *, allowed: Array | None = None,
-    chunk: int = 0,
+    policy: Policy, params: PyTree, hidden: Array, ids: Array, temperature: Array, *, chunk: int = 0
 ) -> tuple[Array, Array]:
     """log-probability of ids[B,N] given hidden[B,N,D] (the state just before each), and the entropy there; both [B,N].
 
@@ -70,9 +64,9 @@ def score_hidden(
     """
 
     def piece(h: Array, i: Array) -> tuple[Array, Array]:
-        logp = log_softmax(policy.logits(params, h), temperature, allowed)
+        logp = log_softmax(policy.logits(params, h), temperature)
         taken = jnp.take_along_axis(logp, i[..., None], axis=-1)[..., 0]
-        return taken, -jnp.sum(jnp.where(logp > -1e8, jnp.exp(logp) * logp, 0.0), axis=-1)
+        return taken, -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
     n = ids.shape[1]
     if chunk <= 0 or chunk >= n:
@@ -93,7 +87,7 @@ def score_hidden(
 
 def score_tokens(
     policy: Policy, params: PyTree, tokens: Array, valid: Array, target: Array, temperature: Array, *,
-    allowed: Array | None = None, chunk: int = 0, most: int = 0,
+    chunk: int = 0, most: int = 0,
 ) -> tuple[Array, Array]:
     """log-probability and entropy of every token of `target` bool[B,S] given what stands before it; 0 elsewhere.
 
@@ -102,12 +96,12 @@ def score_tokens(
     """
     hidden, _ = policy.apply(params, tokens, trunk_layout(valid))
     before = ops.previous_valid(valid)
-    return score_at(policy, params, hidden, tokens, before, target, temperature, allowed=allowed, chunk=chunk, most=most)
+    return score_at(policy, params, hidden, tokens, before, target, temperature, chunk=chunk, most=most)
 
 
 def score_at(
     policy: Policy, params: PyTree, hidden: Array, tokens: Array, before: Array, target: Array, temperature: Array, *,
-    allowed: Array | None = None, chunk: int = 0, most: int = 0,
+    chunk: int = 0, most: int = 0,
 ) -> tuple[Array, Array]:
     """`score_tokens` on ready hidden states; `before[b,s]` is the slot that predicts slot s."""
     slots = tokens.shape[1]
@@ -117,7 +111,7 @@ def score_at(
     else:
         order = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None, :], tokens.shape)
     taken, entropy = score_hidden(
-        policy, params, hidden[rows, before[rows, order]], tokens[rows, order], temperature, allowed=allowed, chunk=chunk
+        policy, params, hidden[rows, before[rows, order]], tokens[rows, order], temperature, chunk=chunk
     )
     keep = target[rows, order]
     zeros = jnp.zeros(tokens.shape, jnp.float32)

@@ -78,9 +78,9 @@ def assemble(
     role = slots(
         jnp.where(said, PROMPT, PAD), jnp.where(shown, OBSERVATION, PAD), jnp.where(taken, ACTION, PAD)
     ).astype(jnp.int8)
-    tokens = slots(
-        prompt, jnp.where(shown, observations.tokens, spec.pad), jnp.where(taken, actions, spec.pad)
-    ).astype(jnp.int32)
+    tokens = slots(prompt, jnp.where(shown, observations.tokens, spec.pad), jnp.where(taken, actions, spec.pad)).astype(
+        jnp.int32
+    )
     index = jnp.arange(turns + 1, dtype=jnp.int32)[None, :, None]
     turn = slots(
         jnp.full(prompt.shape, -1, jnp.int32), jnp.where(shown, index, -1), jnp.where(taken, index[:, :-1], -1)
@@ -94,9 +94,7 @@ def assemble(
         role=role,
         turn=turn,
         position=ops.positions(role != PAD),
-        logp=slots(
-            jnp.zeros(prompt.shape, jnp.float32), jnp.zeros(shown.shape, jnp.float32), logp.astype(jnp.float32)
-        ),
+        logp=slots(jnp.zeros(prompt.shape, jnp.float32), jnp.zeros(shown.shape, jnp.float32), logp.astype(jnp.float32)),
         policy_version=jnp.broadcast_to(version[:, None], tokens.shape),
         reward=_acted(observations.reward[:, 1:], turn_mask),
         turn_mask=turn_mask,

@@ -72,7 +72,9 @@ def demonstrate(key: Array, env: Env, quality: Array | float, params: PyTree, ba
     """
     noisy, paraphrase = env.noisy, env.paraphrase
     if noisy is None or paraphrase is None:
-        raise ValueError(f"{env.spec.name} has no demonstrator: it lacks `noisy` or `paraphrase`; use play with env.expert")
+        raise ValueError(
+            f"{env.spec.name} has no demonstrator: it lacks `noisy` or `paraphrase`; use play with env.expert"
+        )
     play_key, say_key = jax.random.split(key)
     quality = jnp.asarray(quality, jnp.float32)
     rollout = play(play_key, env, lambda k, state: noisy(k, state, quality), params, batch)

@@ -73,7 +73,12 @@ class PivotParams:
 
 
 def difficulty(
-    turns: int, key_turns: int = 1, lures: int = 0, gap: int = 0, recoverability: float = 0.0, lure_harm: float = 1.0,
+    turns: int,
+    key_turns: int = 1,
+    lures: int = 0,
+    gap: int = 0,
+    recoverability: float = 0.0,
+    lure_harm: float = 1.0,
     key_turn: int = -1,
 ) -> PivotParams:
     """PivotParams from plain numbers."""
@@ -157,24 +162,26 @@ def check(config: PivotConfig, params: PivotParams) -> None:
 
 def sample_task(config: PivotConfig, key: Array, params: PivotParams) -> PivotTask:
     """A uniformly random errand of the given difficulty."""
-    c, keys = config, jax.random.split(key, 5)
+    c = config
+    sizes = np.cumsum([c.places, c.turns, c.turns, c.places, c.turns + c.max_gap])
+    dice = jnp.split(jax.random.uniform(key, (int(sizes[-1]),)), sizes[:-1])  # one draw: it compiles fastest
     goal_slots, lure_slots, turns = jnp.arange(c.max_goals), jnp.arange(c.max_lures), jnp.arange(c.turns)
-    places = jax.random.permutation(keys[0], c.places)  # goals first, then places to avoid, then the rest
+    places = jnp.argsort(dice[0])  # goals first, then places to avoid, then the rest
     goals = jnp.where(goal_slots < params.key_turns, places[goal_slots], -1)
     is_lure = lure_slots < params.lures
     avoid = jnp.where(is_lure, places[jnp.minimum(params.key_turns + lure_slots, c.places - 1)], -1)
 
-    score = jnp.where(turns < params.turns, jax.random.uniform(keys[1], (c.turns,)), 2.0)
+    score = jnp.where(turns < params.turns, dice[1], 2.0)
     order = jnp.argsort(jnp.where(turns == params.key_turn, -1.0, score))  # turns of the goals, then of the lures
     due = jnp.where(goals >= 0, order[jnp.minimum(goal_slots, c.turns - 1)], -1)
     lure_turn = jnp.where(is_lure, order[jnp.minimum(params.key_turns + lure_slots, c.turns - 1)], c.turns)
-    rest = places[jax.random.randint(keys[2], (c.turns,), params.key_turns + params.lures, c.places)]
-    route = rest.at[lure_turn].set(avoid, mode="drop")
+    used = params.key_turns + params.lures
+    route = places[used + w.whole(dice[2], c.places - used)].at[lure_turn].set(avoid, mode="drop")
 
-    args = jax.random.randint(keys[3], (c.places,), 0, c.args)
+    args = w.whole(dice[3], c.args)
     visits = jnp.where(turns < params.turns, _goal_or(route, goals, due, turns), -1)
     visits = jnp.concatenate([visits, jnp.full(c.max_gap, -1)])
-    visits = jnp.where(visits >= 0, visits, jax.random.randint(keys[4], visits.shape, 0, c.places))
+    visits = jnp.where(visits >= 0, visits, w.whole(dice[4], c.places))
     task = dict(
         goals=goals, due=due, avoid=avoid, route=route, args=args, params=params,
         prompt_notes=jnp.where(jnp.arange(c.max_gap) < params.gap, visits[: c.max_gap], -1),
@@ -259,15 +266,14 @@ def reset(config: PivotConfig, key: Array, task: PivotTask) -> tuple[PivotState,
 
 def step(config: PivotConfig, key: Array, state: PivotState, action: Array) -> tuple[PivotState, Observation]:
     """Acts at the current place."""
-    harm_key, luck_key, turn_key = jax.random.split(key, 3)
+    dice = jax.random.uniform(key, (config.turns + 2,))
     task, here = state.task, visit(state)
     tool, arg = config.words.parse(action)
     fits = (tool == config.words.right_tool(here.place)) & (arg == task.args[here.place])
     waits = tool == config.words.wait
-    comes_back = jax.random.bernoulli(luck_key, task.params.recoverability)
-    later = _free_turn(turn_key, state)
+    harmed, comes_back = dice[0] < task.params.lure_harm, dice[1] < task.params.recoverability
+    later = _free_turn(dice[2:], state)
     missed = here.goal & ~fits & comes_back & (later >= 0)
-    harmed = jax.random.bernoulli(harm_key, task.params.lure_harm)
     state = PivotState(
         task=task,
         turn=state.turn + 1,
@@ -285,15 +291,14 @@ def step(config: PivotConfig, key: Array, state: PivotState, action: Array) -> t
     )  # fmt: skip
 
 
-def _free_turn(key: Array, state: PivotState) -> Array:
-    """A random later turn without effect, -1 if there is none."""
+def _free_turn(score: Array, state: PivotState) -> Array:
+    """The later turn without effect that has the highest score[T] >= 0, -1 if there is none."""
     task = state.task
     turns = jnp.arange(task.route.shape[0])
     taken = jnp.any(state.due[None, :] == turns[:, None], axis=1)
     lure = jnp.any(task.avoid[None, :] == task.route[:, None], axis=1)
     free = (turns > state.turn) & (turns < task.params.turns) & ~taken & ~lure
-    score = jnp.where(free, jax.random.uniform(key, turns.shape), -1.0)
-    return jnp.where(jnp.any(free), jnp.argmax(score), -1).astype(jnp.int32)
+    return jnp.where(jnp.any(free), jnp.argmax(jnp.where(free, score, -1.0)), -1).astype(jnp.int32)
 
 
 def _expert_act(config: PivotConfig, state: PivotState) -> tuple[Array, Array]:
@@ -311,7 +316,8 @@ def expert(config: PivotConfig, state: PivotState) -> Array:
 
 def paraphrase(config: PivotConfig, key: Array, action: Array) -> Array:
     """The same (well-formed) action in random words."""
-    return config.words.say_randomly(key, *config.words.parse(action), config.action_len)
+    dice = jax.random.uniform(key, (3 * config.action_len - 8,))
+    return config.words.say_randomly(dice, *config.words.parse(action), config.action_len)
 
 
 def _hint(config: PivotConfig, tool: Array, arg: Array) -> Array:
@@ -327,18 +333,18 @@ def gold_hint(config: PivotConfig, state: PivotState) -> Array:
     return _hint(config, *_expert_act(config, state))
 
 
-def _other_act(config: PivotConfig, key: Array, tool: Array, arg: Array) -> tuple[Array, Array]:
-    """A uniformly random (tool, arg), waiting being one choice, that differs from the given one."""
+def _other_act(config: PivotConfig, dice: Array, tool: Array, arg: Array) -> tuple[Array, Array]:
+    """A (tool, arg), waiting being one choice, that differs from the given one; uniform like dice in [0, 1)."""
     words = config.words
     choices = words.tools * words.args + 1
     given = jnp.where(tool == words.wait, choices - 1, tool * words.args + arg)
-    other = (given + jax.random.randint(key, (), 1, choices)) % choices
+    other = (given + 1 + w.whole(dice, choices - 1)) % choices
     return other // words.args, jnp.where(other == choices - 1, -1, other % words.args)
 
 
 def wrong_hint(config: PivotConfig, key: Array, state: PivotState) -> Array:
     """int32[H]: a random action that is not the expert's."""
-    return _hint(config, *_other_act(config, key, *_expert_act(config, state)))
+    return _hint(config, *_other_act(config, jax.random.uniform(key), *_expert_act(config, state)))
 
 
 def noisy(config: PivotConfig, key: Array, state: PivotState, quality: Array) -> Array:
@@ -347,17 +353,16 @@ def noisy(config: PivotConfig, key: Array, state: PivotState, quality: Array) ->
     Goal due: the fitting action, else a random other one. Place to avoid: waits, else takes the bait. Elsewhere: waits
     (1/2), acts fittingly (1/4), or does something random that does not fit (1/4). Always in random words.
     """
-    right_key, other_key, else_key, say_key = jax.random.split(key, 4)
+    dice = jax.random.uniform(key, (3 + 3 * config.action_len - 8,))
     words, here = config.words, visit(state)
-    right = jax.random.bernoulli(right_key, quality)
+    right = dice[0] < quality
     fit_tool, fit_arg = words.right_tool(here.place), state.task.args[here.place]
-    other_tool, other_arg = _other_act(config, other_key, fit_tool, fit_arg)
-    dice = jax.random.uniform(else_key)
-    fits = jnp.where(jnp.any(here.goal), right, jnp.where(here.lure, ~right, dice < 0.25))
-    waits = jnp.where(jnp.any(here.goal), False, jnp.where(here.lure, right, dice >= 0.5))
+    other_tool, other_arg = _other_act(config, dice[1], fit_tool, fit_arg)
+    fits = jnp.where(jnp.any(here.goal), right, jnp.where(here.lure, ~right, dice[2] < 0.25))
+    waits = jnp.where(jnp.any(here.goal), False, jnp.where(here.lure, right, dice[2] >= 0.5))
     tool = jnp.where(waits, words.wait, jnp.where(fits, fit_tool, other_tool))
     arg = jnp.where(waits, -1, jnp.where(fits, fit_arg, other_arg))
-    return words.say_randomly(say_key, tool, arg, config.action_len)
+    return words.say_randomly(dice[3:], tool, arg, config.action_len)
 
 
 def base_success(quality: Array, params: PivotParams) -> Array:

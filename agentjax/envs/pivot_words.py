@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from agentjax.types import Array
@@ -23,6 +22,11 @@ PLACES = (
     "door", "book", "bell", "coin", "lamp", "map", "desk", "jar", "gate", "page", "panel", "ring", "safe", "sign",
     "lever", "bag", "box", "menu", "pump", "cup", "vault", "card", "valve", "rope",
 )  # fmt: skip
+
+
+def whole(uniform: Array, count: Array | int) -> Array:
+    """int32 in [0, count), uniform like its argument in [0, 1)."""
+    return jnp.minimum((uniform * jnp.float32(count)).astype(jnp.int32), count - 1)
 
 
 class Words(NamedTuple):
@@ -101,16 +105,20 @@ class Words(NamedTuple):
         head = jnp.stack([word, jnp.where(waits, end, self.first_arg + arg), jnp.where(waits, PAD, end)])
         return jnp.pad(head, (0, action_len - 3))
 
-    def say_randomly(self, key: Array, tool: Array, arg: Array, action_len: int) -> Array:
-        """int32[A], with a random name for the tool, and each spare slot a random filler with probability 1/4."""
-        keys = jax.random.split(key, 4)
+    def say_randomly(self, dice: Array, tool: Array, arg: Array, action_len: int) -> Array:
+        """int32[A], with a random name for the tool, and each spare slot a random filler with probability 1/4.
+
+        dice: 3 (A - 3) + 1 uniform numbers in [0, 1).
+        """
         spare = action_len - 3
-        used = jax.random.bernoulli(keys[0], 0.25, (spare,))
-        place = 2 * jax.random.randint(keys[1], (spare,), 0, 3)  # before the tool, before the argument, before the end
-        filler = len(FIXED) + jax.random.randint(keys[2], (spare,), 0, self.fillers)
-        name = self.first_tool + 2 * tool + jax.random.randint(keys[3], (), 0, 2)
+        used = dice[:spare] < 0.25
+        place = 2 * whole(dice[spare : 2 * spare], 3)  # before the tool, before the argument, before the end
+        filler = len(FIXED) + whole(dice[2 * spare : 3 * spare], self.fillers)
+        name = self.first_tool + 2 * tool + whole(dice[-1], 2)
         waits = tool == self.wait
         content = jnp.stack([name, jnp.where(waits, PAD, self.first_arg + arg), jnp.int32(END)])
-        order = jnp.concatenate([jnp.where(used, place, 9), jnp.where(waits, jnp.array([1, 9, 5]), jnp.array([1, 3, 5]))])
+        order = jnp.concatenate(
+            [jnp.where(used, place, 9), jnp.where(waits, jnp.array([1, 9, 5]), jnp.array([1, 3, 5]))]
+        )
         words = jnp.concatenate([jnp.where(used, filler, PAD), content])
         return words[jnp.argsort(order, stable=True)]

@@ -37,7 +37,8 @@ def segment_moments(x: Array, ids: Array, weight: Array, num: int, *, ddof: int)
     """Weighted mean, two-pass standard deviation and weight of each segment, all [num].
 
     std = sqrt(sum_i w_i (x_i - mean)^2 / (sum_i w_i - ddof)); exactly 0 where all members are equal or the denominator
-    is not positive. The first pass is centred on a member of the segment, so equal values of any size leave no rounding.
+    is not positive. The first pass is centred on a member of the segment, so equal values of any size leave no
+    rounding.
     """
     lowest = jax.ops.segment_min(jnp.where(weight > 0, x, jnp.inf), ids, num)
     lowest = jnp.where(jnp.isfinite(lowest), lowest, 0.0)
@@ -50,8 +51,17 @@ def segment_moments(x: Array, ids: Array, weight: Array, num: int, *, ddof: int)
 
 
 def group_advantage(
-    x: Array, ids: Array, vote: Array, own: Array, num: int, *,
-    baseline: str, scale: str, ddof: int, eps: float, singleton: str = "zero",
+    x: Array,
+    ids: Array,
+    vote: Array,
+    own: Array,
+    num: int,
+    *,
+    baseline: str,
+    scale: str,
+    ddof: int,
+    eps: float,
+    singleton: str = "zero",
 ) -> Array:
     """x minus the mean of its segment, optionally over a standard deviation; [B], 0 where `vote` is 0.
 
@@ -86,7 +96,8 @@ def group_advantage(
 
 
 def rollout_return(reward: Array, rollout: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return of each row's rollout [B], the row's share of its rollout's single vote [B], and whether it is missing [B].
+    """Return of each row's rollout [B], the row's share of its rollout's single vote [B], and whether it is missing
+    [B].
 
     `reward` is `row_reward`, `weight` is `live_weight(trajectory)`; all [B], over all shards (`globally`).
     Rows that are parts of one rollout share its return and together hold one vote. NaN in any part makes the whole
@@ -118,9 +129,13 @@ def rollout_sum(x: Array, rollout: Array) -> Array:
 def outcome(trajectory: Trajectory, *, axis_name: str | None = None) -> tuple[Array, Array, Array]:
     """`rollout_return` of a trajectory over the rows of all shards. No NaN, even where a return is missing."""
     total, absent = _row_total(trajectory)
-    return globally(
-        _join_returns, total, absent, trajectory.rollout, live_weight(trajectory), axis_name=axis_name
-    )
+    return globally(_join_returns, total, absent, trajectory.rollout, live_weight(trajectory), axis_name=axis_name)
+
+
+def whole_rollout(per_row: Array, trajectory: Trajectory, *, axis_name: str | None) -> Array:
+    """Sum of per_row[B] over the rows of the same rollout, on every shard; rows of weight 0 count nothing."""
+    parts = jnp.where(live_weight(trajectory) > 0, per_row, 0.0)
+    return globally(rollout_sum, parts, trajectory.rollout, axis_name=axis_name)
 
 
 def over_rollouts(fn: Callable[..., Any], trajectory: Trajectory, *tables: Array, axis_name: str | None) -> Any:
@@ -132,17 +147,13 @@ def over_rollouts(fn: Callable[..., Any], trajectory: Trajectory, *tables: Array
     live = live_weight(trajectory) > 0
 
     def joined(rollout: Array, live: Array, *parts: Array) -> Any:
-        mask, *rest = (
-            rollout_sum(jnp.where(live[:, None], part.astype(jnp.float32), 0.0), rollout) for part in parts
-        )
+        mask, *rest = (rollout_sum(jnp.where(live[:, None], part.astype(jnp.float32), 0.0), rollout) for part in parts)
         return fn(mask > 0, *rest)
 
     return globally(joined, trajectory.rollout, live, trajectory.turn_mask, *tables, axis_name=axis_name)
 
 
-def discounted_advantage(
-    reward: Array, value: Array, bootstrap: Array, mask: Array, *, gamma: Any, lam: Any
-) -> Array:
+def discounted_advantage(reward: Array, value: Array, bootstrap: Array, mask: Array, *, gamma: Any, lam: Any) -> Array:
     """Generalised advantages along axis 1, where a step is a True of mask[B,N]; 0 elsewhere.
 
         delta_k = r_k + gamma V_{k+1} - V_k,   A_k = delta_k + gamma lam A_{k+1}
@@ -224,6 +235,29 @@ def tokens_to_turns(per_token: Array, trajectory: Trajectory) -> Array:
     rows = jnp.arange(per_token.shape[0])[:, None]
     zeros = jnp.zeros((per_token.shape[0], turns + 1), per_token.dtype)
     return zeros.at[rows, index].add(jnp.where(trajectory.action_mask, per_token, 0))[:, :turns]
+
+
+def turn_rewards(trajectory: Trajectory) -> tuple[Array, Array]:
+    """Turn rewards [B,T] with every token reward added to the turn it pays for, and bool[B,T]: something is missing.
+
+    A token reward pays the last action token at or before it: one on an observation goes to the turn before. Where the
+    row's own actions start later (a part of a rollout), it goes to the turn before the row's first, which another part
+    owns: join the tables with `over_rollouts`. Missing rewards count 0 here. Rewards before any action pay nothing.
+    """
+    absent = trajectory.turn_mask & jnp.isnan(trajectory.reward)
+    table = jnp.where(trajectory.turn_mask & ~absent, trajectory.reward, 0.0)
+    if trajectory.token_reward is None:
+        return table, absent
+    turns = table.shape[1]
+    last = jax.lax.cummax(jnp.where(trajectory.action_mask, trajectory.turn, -1), axis=1)
+    first = jnp.min(jnp.where(trajectory.action_mask, trajectory.turn, turns), axis=1, keepdims=True)
+    index = jnp.where(last >= 0, last, first - 1)
+    index = jnp.where(trajectory.valid & (index >= 0), index, turns)
+    rows = jnp.arange(table.shape[0])[:, None]
+    lost = jnp.isnan(trajectory.token_reward)
+    wide = jnp.pad(table, ((0, 0), (0, 1))).at[rows, index].add(jnp.where(lost, 0.0, trajectory.token_reward))
+    flags = jnp.pad(absent, ((0, 0), (0, 1))).at[rows, index].max(lost)
+    return wide[:, :turns], flags[:, :turns]
 
 
 def action_counts(trajectory: Trajectory) -> Array:

@@ -18,7 +18,9 @@ def read(name: str) -> str:
 def tracked() -> list[pathlib.Path]:
     """Files under version control, or all text-like files where there is no git."""
     try:
-        names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+        names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+            "\n"
+        )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
@@ -54,7 +56,11 @@ def test_no_tracked_file_names_a_machine_path_or_a_registry_host():
     host = re.compile("pypi" + r"\.org|python" + r"hosted\.org|registry\.npm" + "js")
     bad = []
     for file in tracked():
-        if file.suffix in {".png", ".npz", ".gguf"} or ROOT / "agentjax/envs" in file.parents or ROOT / "tests/envs" in file.parents:
+        if (
+            file.suffix in {".png", ".npz", ".gguf"}
+            or ROOT / "agentjax/envs" in file.parents
+            or ROOT / "tests/envs" in file.parents
+        ):
             continue  # environments of the file-system kind may speak of paths
         text = file.read_text(encoding="utf-8", errors="ignore")
         bad += [f"{file.relative_to(ROOT)}: {m.group()}" for rule in (path, host) for m in rule.finditer(text)]

@@ -133,9 +133,10 @@ def tabular_env(
             f"{model.prob.shape[1]} actions and {model.observations} observables"
         )
     ids, q_star = token_ids(model), optimal_q(model)
+    hint_words = tuple(f"try:{word}" for word in action_words)
     spec = EnvSpec(
         name=name,
-        vocabulary=("<pad>", "<start>", "<end>", *action_words, *(f"try:{w}" for w in action_words), *observation_words),
+        vocabulary=("<pad>", "<start>", "<end>", *action_words, *hint_words, *observation_words),
         prompt_len=1, observation_len=1, action_len=1, hint_len=1, turns=model.horizon,
     )
 

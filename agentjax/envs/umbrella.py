@@ -1,4 +1,4 @@
-"""The umbrella chain: one choice that matters, L - 1 that do not, and noise in between (after bsuite's umbrella_length).
+"""The umbrella chain: one choice that matters, L - 1 that do not, noise in between (after bsuite's umbrella_length).
 
 A need bit (sun or rain, a fair coin) is seen at every step together with the step number. At step 0 the agent takes the
 umbrella or leaves it; the later choices change nothing. Steps 0..L-2 pay a distractor of +-`distractors` (a fair coin);
@@ -20,7 +20,7 @@ NEEDS, ACTIONS = ("sun", "rain"), ("leave", "take")  # action i meets need i
 
 
 def umbrella_model(length: int, distractors: float) -> TabularModel:
-    """Hidden state = 4 step + 2 need + (the first choice was right), then one terminal state; observable = 2 step + need.
+    """Hidden state = 4 step + 2 need + (first choice was right), then one terminal state; observable = 2 step + need.
 
     length in [1, ...); distractors is the size of the distractor rewards, 0 for the noise-free variant.
     """

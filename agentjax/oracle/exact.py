@@ -156,7 +156,7 @@ def enumerate_paths(model: TabularModel, *, limit: int = 200_000) -> Paths:
     chance, live = m.start[state[:, 0]].astype(np.float64), np.ones(len(state), bool)
     columns: list[np.ndarray] = []  # per turn: [M,3] of action, reward, acted
     for _ in range(m.horizon):
-        branch, a, o = (x.ravel() for x in np.meshgrid(np.arange(len(state)), np.arange(actions), np.arange(outcomes), indexing="ij"))
+        branch, a, o = (x.ravel() for x in np.indices((len(state), actions, outcomes)))
         here, alive = state[branch, -1], live[branch]
         keep = np.where(alive, m.prob[here, a, o] > 0, (a == 0) & (o == 0))  # ended paths are carried along once
         branch, a, o, here, alive = (x[keep] for x in (branch, a, o, here, alive))
@@ -192,7 +192,7 @@ def path_probability(paths: Paths, table: Array) -> Array:
 
 
 def path_values(values: Values, paths: Paths) -> tuple[Array, Array]:
-    """V before each turn and after the last, float32[M,H+1], and A of the taken actions, float32[M,H]; 0 after the end."""
+    """V before each turn and after the last, float32[M,H+1]; A of the actions taken, float32[M,H]; 0 after the end."""
     return along(values, paths.state, paths.action, paths.mask)
 
 

@@ -13,11 +13,11 @@ from agentjax.types import Array, Cache, PyTree
 def tabular_policy(vocab: int, *, action: Array, observation: Array, hint: Array, hint_gain: float = 2.0) -> Policy:
     """pi(action i | observable j) = softmax(table[j])[i]; tokens that are no actions have logit -1e9.
 
-    vocab: V. action int32[A], observation int32[n], hint int32[A]: token ids (`envs.tabular.token_ids(model)._asdict()`).
-    Parameters: {"table": float32[n,A]}, initially zeros: uniform. Hidden states are the A logits of the row of the token
-    at that slot; tokens without a row share row 0 and predict nothing. If the valid token just before it, in the same
-    sequence, branch or decode call, is hint i, the logit of action i is raised by `hint_gain`: how well the frozen part
-    of the agent follows hints, so that a hinted teacher exists here too. There is nothing to cache.
+    vocab: V. action int32[A], observation int32[n], hint int32[A]: token ids (`**token_ids(model)._asdict()`).
+    Parameters: {"table": float32[n,A]}, initially zeros: uniform. Hidden states are the A logits of the row of the
+    token at that slot; tokens without a row share row 0 and predict nothing. If the valid token just before it, in the
+    same sequence, branch or decode call, is hint i, the logit of action i is raised by `hint_gain`: how well the frozen
+    part of the agent follows hints, so that a hinted teacher exists here too. There is nothing to cache.
 
     With a table of zeros and hint_gain = log 3, a hinted action of two has probability 3/4.
     """

@@ -173,7 +173,8 @@ def test_policy_decodes_what_it_applies_and_follows_hints_in_branches():
         params, None, None, policy.empty_cache(1, 6), jnp.int32(1), trunk, valid, jnp.zeros((1, 4), jnp.int32)
     )
     assert jnp.array_equal(got, hidden)
-    assert suffix.visible.tolist() == [[False, True, True, True, True, False]] and cache.visible.tolist() == valid.tolist()
+    assert suffix.visible.tolist() == [[False, True, True, True, True, False]]
+    assert cache.visible.tolist() == valid.tolist()
     # two branches: no hint (padding), and "try action 1" (with padding between hint and observable)
     branches = jnp.array([[0, 0, ids.observation[0], ids.hint[1], 0, ids.observation[0]]])
     layout = Layout(

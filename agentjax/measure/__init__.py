@@ -1,0 +1,1 @@
+"""How good credit and gradients are, from arrays alone."""

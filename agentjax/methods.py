@@ -10,34 +10,9 @@ import functools
 
 from agentjax.credit import ESTIMATORS
 from agentjax.losses import AGGREGATIONS, LOSSES, Aggregate, with_kl
+from agentjax.signals.hints import HINTS
+from agentjax.signals.judges import Judge
 from agentjax.types import Estimator, Loss, lookup
-
-HINTS = ("gold", "placebo", "wrong")
-JUDGES = ("J0", "J1", "J3")
-
-
-@dataclasses.dataclass(frozen=True)
-class Judge:
-    """Who votes on a turn: J0 the sign of A^pi, J1 local validity, J3 J1 with errors. Votes are independent."""
-
-    level: str = "J1"
-    false_positive: float = 0.0  # rate at which a bad turn is called good
-    false_negative: float = 0.0
-    votes: int = 1
-    combine: str = "mean"  # "mean" | "majority" (a tie gives 0)
-    abstain: float = 0.0  # rate at which a vote is missing
-
-    def __post_init__(self) -> None:
-        if self.level not in JUDGES:
-            raise ValueError(f"judge level must be one of {', '.join(JUDGES)}, got {self.level!r}")
-        if self.combine not in ("mean", "majority"):
-            raise ValueError(f"combine must be mean or majority, got {self.combine!r}")
-        if self.votes < 1:
-            raise ValueError(f"a judge needs at least one vote, got votes={self.votes}")
-        for name in ("false_positive", "false_negative", "abstain"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a rate in [0, 1], got {getattr(self, name)}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Method:

@@ -32,7 +32,7 @@ class Moments:
 class Oracle:
     """What branching says about one batch; 0 off action tokens and off acted turns."""
 
-    value: Moments  # [B,T,A+1], V before each slot of the action, and after all of it
+    value: Moments  # [B,T,places], V before each slot of the action, and after all of it
     token: Moments  # [B,S], A^pi of each action token
     turn: Moments  # [B,T], A^pi of each turn
 
@@ -47,9 +47,13 @@ def _moments(total: Array, square: Array, halves: Array, samples: int) -> Moment
 
 
 def measure(
-    key: Array, policy: Policy, params: PyTree, env: Env, played: Rollout, *, samples: int, expert_epsilon: float = 0.0
+    key: Array, policy: Policy, params: PyTree, env: Env, played: Rollout, *, samples: int, expert_epsilon: float = 0.0,
+    tokens: bool = True,
 ) -> Oracle:
     """V, and A^pi of every token and turn of a rollout, from `samples` continuations per place. `key` is consumed.
+
+    With tokens=False only the two ends of each action are branched, A / 2 times cheaper: `token` then holds the turn's
+    A^pi in equal parts on its tokens, `value` is [B,T,2].
 
     samples >= 2 for a standard error (with 1 it is 0). expert_epsilon > 0 switches to the defensive mixture
     (`rollout.branch`). Cost: samples x T x (A + 1) / 2 episodes per row.
@@ -59,7 +63,7 @@ def measure(
     if played.cache is None:
         raise ValueError("the rollout carries no cache; branch from what `rollout` returned, before dropping its cache")
     spec = env.spec
-    places = jnp.arange(spec.action_len + 1, dtype=jnp.int32)
+    places = jnp.array([*range(spec.action_len + 1)] if tokens else [0, spec.action_len], jnp.int32)
     rows = played.trajectory.tokens.shape[0]
 
     def one_turn(turn: Array) -> tuple[tuple[Array, Array, Array], ...]:
@@ -77,14 +81,19 @@ def measure(
             )
             return new, None
 
-        shapes = ((rows, spec.action_len + 1), (rows, spec.action_len), (rows,))
+        shapes = ((rows, places.size), (rows, places.size - 1), (rows,))
         zero = tuple((jnp.zeros(s), jnp.zeros(s), jnp.zeros((2, *s))) for s in shapes)
         return jax.lax.scan(add, zero, jnp.arange(samples, dtype=jnp.int32))[0]
 
     value, token, turn = jax.lax.map(one_turn, jnp.arange(spec.turns, dtype=jnp.int32))
     by_row = lambda stats: (jnp.moveaxis(stats[0], 0, 1), jnp.moveaxis(stats[1], 0, 1), jnp.moveaxis(stats[2], 0, 2))  # noqa: E731
     value, token, turn = (_moments(*by_row(stats), samples) for stats in (value, token, turn))
-    return Oracle(value=value, token=_to_slots(token, env, played), turn=turn)
+    if tokens:
+        return Oracle(value=value, token=_to_slots(token, env, played), turn=turn)
+    share = 1.0 / jnp.maximum(ops.action_counts(played.trajectory), 1.0)
+    spread = lambda x: ops.turns_to_tokens(x * share, played.trajectory)  # noqa: E731
+    even = Moments(mean=spread(turn.mean), error=spread(turn.error), halves=jax.vmap(spread)(turn.halves))
+    return Oracle(value=value, token=even, turn=turn)
 
 
 def _to_slots(token: Moments, env: Env, played: Rollout) -> Moments:

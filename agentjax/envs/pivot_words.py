@@ -30,7 +30,7 @@ def whole(uniform: Array, count: Array | int) -> Array:
 
 
 class Words(NamedTuple):
-    """Token ids as ranges: `fillers` names, then `args`, then two names per tool (the last tool waits), places, memos."""
+    """Token ids as ranges: fixed words, fillers, arguments, two names per tool (the last tool waits), places, notes."""
 
     places: int
     tools: int  # without the waiting tool

@@ -32,10 +32,10 @@ def render(
     facts: Any = None if truth is None else _host(truth, row)
     weight = None if credit is None else np.asarray(credit)[row]
     lines, columns = [" ".join(_words(spec, tr, tr.role == PROMPT))], []
-    for t in np.flatnonzero(tr.turn_mask):
-        seen = _observation(spec, tr, int(t))
+    for t in range(int(tr.turn_mask.sum())):
+        seen = _observation(spec, tr, t)
         done = " ".join(_words(spec, tr, (tr.role == ACTION) & (tr.turn == t), weight))
-        marks = [] if facts is None else _marks(facts, int(t))
+        marks = [] if facts is None else _marks(facts, t)
         if t < len(notes):
             marks.append(notes[t])
         columns.append((f"turn {t}", seen, done, "  ".join(marks)))

@@ -249,15 +249,30 @@ def turn_rewards(trajectory: Trajectory) -> tuple[Array, Array]:
     if trajectory.token_reward is None:
         return table, absent
     turns = table.shape[1]
-    last = jax.lax.cummax(jnp.where(trajectory.action_mask, trajectory.turn, -1), axis=1)
-    first = jnp.min(jnp.where(trajectory.action_mask, trajectory.turn, turns), axis=1, keepdims=True)
-    index = jnp.where(last >= 0, last, first - 1)
+    slot, first = paid_slot(trajectory), first_turn(trajectory)
+    paid = jnp.take_along_axis(trajectory.turn, jnp.maximum(slot, 0), axis=1)
+    index = jnp.where(slot >= 0, paid, first[:, None] - 1)
     index = jnp.where(trajectory.valid & (index >= 0), index, turns)
     rows = jnp.arange(table.shape[0])[:, None]
     lost = jnp.isnan(trajectory.token_reward)
     wide = jnp.pad(table, ((0, 0), (0, 1))).at[rows, index].add(jnp.where(lost, 0.0, trajectory.token_reward))
     flags = jnp.pad(absent, ((0, 0), (0, 1))).at[rows, index].max(lost)
     return wide[:, :turns], flags[:, :turns]
+
+
+def paid_slot(trajectory: Trajectory) -> Array:
+    """int32[B,S]: slot of the last action token at or before each slot, -1 where there is none.
+
+    Roles observation, action, observation: [-1, 1, 1].
+    """
+    slots = jnp.arange(trajectory.role.shape[1], dtype=jnp.int32)[None, :]
+    return jax.lax.cummax(jnp.where(trajectory.action_mask, slots, -1), axis=1)
+
+
+def first_turn(trajectory: Trajectory) -> Array:
+    """int32[B]: turn of the row's first action token, T where it has none."""
+    turns = trajectory.reward.shape[1]
+    return jnp.min(jnp.where(trajectory.action_mask, trajectory.turn, turns), axis=1)
 
 
 def action_counts(trajectory: Trajectory) -> Array:

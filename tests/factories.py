@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentjax import ops
 from agentjax.types import ACTION, OBSERVATION, PAD, PROMPT, Array, Signals, Trajectory
 
 
@@ -33,8 +34,8 @@ def random_trajectory(
 ) -> Trajectory:
     """B rollouts of 1..T turns, actions of 1..max_action tokens, padding inside and behind, groups in shuffled order.
 
-    `missing` makes one turn's reward NaN; the last `padded_rows` rows have weight 0 (and absurd rewards). Every row ends
-    terminated or truncated. `slots` fixes S, otherwise it is what the longest layout may need.
+    `missing` makes one turn's reward NaN; the last `padded_rows` rows have weight 0 (and absurd rewards). Every row
+    ends terminated or truncated. `slots` fixes S, otherwise it is what the longest layout may need.
     """
     rng = generator(key)
     need = prompt + T * (max_observation + max_action + 1) + max_observation
@@ -97,7 +98,7 @@ def _write(rows: dict[str, np.ndarray], b: int, at: int, role: int, turn: int, n
 def random_signals(key: Array, trajectory: Trajectory, *, missing: bool = False, pairs: int = 0) -> Signals:
     """Every field of Signals filled, `pairs` (B // 2 if 0) pairs of live rows and an empty one at the end.
 
-    `missing` makes a vote and a teacher's log-probability NaN. Off the action tokens stand large numbers, never read.
+    `missing` makes a vote and a teacher's log-probability NaN. Off the action tokens stand large numbers, not to be read.
     """
     rng = generator(key)
     B, S = trajectory.tokens.shape
@@ -130,3 +131,153 @@ def random_signals(key: Array, trajectory: Trajectory, *, missing: bool = False,
     if unknown:
         raise NotImplementedError(f"tests/factories.py must also fill the signals {', '.join(sorted(unknown))}")
     return Signals(**{k: jnp.asarray(v) for k, v in fields.items()}, permutation_key=jax.random.key(7))
+
+
+# Changes of form. Each takes and returns (trajectory, signals, label): label[b] names the rollout that row b is part of,
+# so that `by_rollout` can compare credit before and after.
+
+Batch = tuple[Trajectory, Signals, np.ndarray]
+
+
+def batch(trajectory: Trajectory, signals: Signals) -> Batch:
+    """Labels every row with its own number."""
+    return trajectory, signals, np.arange(trajectory.tokens.shape[0])
+
+
+def by_rollout(x: Array, changed: Batch) -> np.ndarray:
+    """x[B,S] on the action tokens of the rows that count, in order of (label, turn, slot)."""
+    trajectory, _, label = changed
+    keep = np.asarray(trajectory.action_mask) & (np.asarray(trajectory.weight) > 0)[:, None]
+    rows, slots = np.nonzero(keep)
+    turn = np.asarray(trajectory.turn)[rows, slots]
+    return np.asarray(x)[rows, slots][np.lexsort((slots, turn, label[rows]))]
+
+
+def _rows(tree: Any, index: np.ndarray) -> Any:
+    """Leaves [B,...] indexed by row; keys and pairs as they are."""
+    pairs = tree.pairs if isinstance(tree, Signals) else None
+    new = jax.tree.map(lambda x: x if x.ndim == 0 else jnp.asarray(np.asarray(x)[index % x.shape[0]]), tree)
+    return dataclasses.replace(new, pairs=pairs) if isinstance(tree, Signals) else new
+
+
+def _slots(tree: Any, shape: tuple[int, int], at: np.ndarray, wide: int, fill: dict[str, float]) -> Any:
+    """Leaves [B,S,...] with slot s of row b moved to at[b,s] of `wide` slots; new ones get `fill`, 88 if unnamed."""
+    rows = np.arange(shape[0])[:, None]
+    new = {}
+    for field in dataclasses.fields(tree):
+        x = getattr(tree, field.name)
+        if x is not None and x.ndim >= 2 and x.shape[:2] == shape:
+            moved = np.full((shape[0], wide, *x.shape[2:]), fill.get(field.name, 88), np.asarray(x).dtype)
+            moved[rows, at] = np.asarray(x)
+            new[field.name] = jnp.asarray(moved)
+    return dataclasses.replace(tree, **new)
+
+
+def _open_slots(given: Batch, rng: np.random.Generator, extra: int) -> tuple[Trajectory, Signals, np.ndarray]:
+    trajectory, signals, _ = given
+    shape = trajectory.tokens.shape
+    wide = shape[1] + extra
+    at = np.stack([np.sort(rng.permutation(wide)[: shape[1]]) for _ in range(shape[0])])
+    fill = dict(tokens=0, role=PAD, turn=-1, position=0, policy_version=0, token_reward=0)
+    trajectory, signals = (_slots(tree, shape, at, wide, fill) for tree in (trajectory, signals))
+    return trajectory, signals, at
+
+
+def _with_positions(trajectory: Trajectory) -> Trajectory:
+    return dataclasses.replace(trajectory, position=ops.positions(trajectory.valid))
+
+
+def insert_padding(given: Batch, key: Array, extra: int) -> Batch:
+    """`extra` padding slots in random places of every row, with absurd numbers in them."""
+    trajectory, signals, _ = _open_slots(given, generator(key), extra)
+    return _with_positions(trajectory), signals, given[2]
+
+
+def insert_observations(given: Batch, key: Array, extra: int) -> Batch:
+    """`extra` observation tokens in random places of every row, of the turn that follows."""
+    trajectory, signals, at = _open_slots(given, generator(key), extra)
+    role, turn = np.asarray(trajectory.role).copy(), np.asarray(trajectory.turn).copy()
+    new = np.ones(role.shape, bool)
+    new[np.arange(role.shape[0])[:, None], at] = False
+    acting = np.where(role == ACTION, turn, np.iinfo(np.int32).max)
+    following = np.minimum.accumulate(acting[:, ::-1], axis=1)[:, ::-1]
+    ended = np.asarray(trajectory.turn_mask).sum(1)[:, None]
+    role[new], turn[new] = OBSERVATION, np.minimum(following, ended)[new]
+    changed = dataclasses.replace(trajectory, role=jnp.asarray(role), turn=jnp.asarray(turn))
+    return _with_positions(changed), signals, given[2]
+
+
+def add_dead_rows(given: Batch, key: Array, total: int) -> Batch:
+    """Rows of weight 0 behind the others, `total` rows in all: copies with their ids and absurd rewards."""
+    trajectory, signals, label = given
+    old = label.shape[0]
+    index = np.concatenate([np.arange(old), generator(key).integers(0, old, total - old)])
+    dead = jnp.asarray(np.arange(total) >= old)
+    trajectory = _rows(trajectory, index)
+    trajectory = dataclasses.replace(
+        trajectory,
+        weight=jnp.where(dead, 0.0, trajectory.weight),
+        reward=jnp.asarray(np.where(np.asarray(dead)[:, None], 1e3, np.asarray(trajectory.reward))),
+    )
+    return trajectory, _rows(signals, index), label[index]
+
+
+def permute_rows(given: Batch, key: Array) -> Batch:
+    """Rows in random order, groups and rollouts under new numbers, pairs that follow, in random order too."""
+    trajectory, signals, label = given
+    rng = generator(key)
+    rows = label.shape[0]
+    order, group, rollout = rng.permutation(rows), rng.permutation(rows), rng.permutation(rows)
+    trajectory, signals = _rows(trajectory, order), _rows(signals, order)
+    trajectory = dataclasses.replace(
+        trajectory,
+        group=jnp.asarray(group[np.asarray(trajectory.group)].astype(np.int32)),
+        rollout=jnp.asarray(rollout[np.asarray(trajectory.rollout)].astype(np.int32)),
+    )
+    pairs = rng.permutation(np.asarray(signals.pairs))
+    pairs = np.where(pairs < 0, -1, np.argsort(order)[pairs]).astype(np.int32)
+    return trajectory, dataclasses.replace(signals, pairs=jnp.asarray(pairs)), label[order]
+
+
+def split_rows(given: Batch, key: Array) -> Batch:
+    """Twice the rows: each live row of two or more turns is cut before a random turn, the rest get a row of weight 0.
+
+    The second part keeps what stood before as prompt. Only the part that acted a turn knows its reward, vote and value;
+    only the last knows how the rollout ended. Pairs name either part.
+    """
+    trajectory, signals, label = given
+    rng = generator(key)
+    rows, T = trajectory.reward.shape
+    twice = np.concatenate([np.arange(rows), np.arange(rows)])
+    tr = {k: None if v is None else np.asarray(v)[twice].copy() for k, v in _fields(trajectory).items()}
+    turns = np.asarray(trajectory.turn_mask).sum(1)
+    cut = np.where(turns >= 2, rng.integers(1, np.maximum(turns, 2)), T + 1)[twice][:, None]
+    second = (np.arange(2 * rows) >= rows)[:, None]
+    own = tr["turn_mask"] & ((np.arange(T)[None, :] >= cut) == second)
+    earlier, later = second & (tr["turn"] < cut) & (tr["role"] != PAD), ~second & (tr["turn"] >= cut)
+    tr["role"] = np.where(earlier, PROMPT, np.where(later, PAD, tr["role"])).astype(np.int8)
+    tr["turn"] = np.where(earlier | later, -1, tr["turn"]).astype(np.int32)
+    if tr["token_reward"] is not None:
+        tr["token_reward"] = np.where(earlier | later, np.float32(0), tr["token_reward"])
+    tr["turn_mask"], tr["reward"] = own, np.where(own, tr["reward"], np.float32(5))
+    is_cut = cut[:, 0] <= T
+    tr["weight"] = np.where(second[:, 0] & ~is_cut, np.float32(0), tr["weight"])
+    for flag in ("terminated", "truncated"):
+        tr[flag] &= second[:, 0] | ~is_cut
+    new = _with_positions(Trajectory(**{k: None if v is None else jnp.asarray(v) for k, v in tr.items()}))
+    other = _rows(signals, twice)
+    known = np.concatenate([own, np.zeros((2 * rows, 1), bool)], axis=1)
+    known[:, 1:] |= own & second & is_cut[:, None] | (own & ~is_cut[:, None])
+    pairs = np.asarray(signals.pairs)
+    split = np.isin(pairs, np.flatnonzero(is_cut[:rows])) & (rng.random(pairs.shape) < 0.5)
+    other = dataclasses.replace(
+        other,
+        judge=jnp.asarray(np.where(own, np.asarray(other.judge), np.float32(9))),
+        value=jnp.asarray(np.where(known, np.asarray(other.value), np.float32(9))),
+        pairs=jnp.asarray(np.where(split, pairs + rows, pairs).astype(np.int32)),
+    )
+    return new, other, label[twice]
+
+
+def _fields(trajectory: Trajectory) -> dict[str, Any]:
+    return {field.name: getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)}

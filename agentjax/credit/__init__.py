@@ -34,6 +34,7 @@ ESTIMATORS: dict[str, Estimator] = table(
     estimator("gae_0", gae.turn_gae, "turn", "no", GAE, needs=("value",), gamma=1.0, lam=0.0),
     estimator("gae_1", gae.turn_gae, "turn", "yes", GAE, needs=("value",), gamma=1.0, lam=1.0),
     # token
+    estimator("token_gae", gae.token_gae, "token", "no", GAE, needs=("token_value", "value"), gamma=1.0, lam=0.95),
     estimator("opd", token.teacher_log_ratio, "token", "no", OPENCLAW, needs=("teacher_logp",)),
     estimator(
         "prm_opd",

@@ -50,7 +50,7 @@ def table(*estimators: Estimator) -> dict[str, Estimator]:
 
 
 def student_logp(trajectory: Trajectory, signals: Signals) -> Array:
-    """float32[B,S]: log-probabilities of the policy being taught, `current_logp` if given, else those it sampled with."""
+    """float32[B,S]: log-probabilities of the policy being taught: `current_logp` if given, else `trajectory.logp`."""
     return trajectory.logp if signals.current_logp is None else signals.current_logp
 
 

@@ -52,7 +52,7 @@ def relative_to_group(
     eps: float = 1e-6,
     singleton: str = "zero",
 ) -> Array:
-    """`ops.group_advantage` of returns[B] over trajectory.group, rows of all shards; votes as `ops.outcome` gives them."""
+    """`ops.group_advantage` of returns[B] over `trajectory.group`; returns and votes as `ops.outcome` gives them."""
 
     def over_rows(returns: Array, vote: Array, group: Array, rollout: Array) -> Array:
         own = ops.rollout_sum(vote, rollout)

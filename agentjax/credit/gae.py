@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from agentjax import ops
@@ -36,6 +37,98 @@ def turn_gae(trajectory: Trajectory, signals: Signals, *, axis_name: str | None,
 
     table = ops.over_rollouts(recursion, trajectory, reward, absent, value, after, axis_name=axis_name)
     return ops.turns_to_tokens(table, trajectory)
+
+
+def token_gae(trajectory: Trajectory, signals: Signals, *, axis_name: str | None, gamma: Any, lam: Any) -> Array:
+    """GAE with one step, one gamma and one lambda per action token, across turns.
+
+        delta_k = r_k + gamma V_{k+1} - V_k,   A_k = delta_k + gamma lam A_{k+1},   k + 1 the next action token
+
+    `token_value[b,s]` is V before the action token in slot s; what stands elsewhere is never read. A turn's reward
+    lands on the last token of its action, a token reward on an observation on the last action token before it. After
+    the last token V is `value[b,n+1]` for the last acted turn n, as in `turn_gae`. verl 0.9.1 and Tunix 0.1.7 lose a
+    reward that lands on an observation; others count observations as steps. A rollout with a missing reward gets 0.
+    Source: arXiv 1506.02438 eq. 16.
+
+    Tokens action, observation, action; reward 1 for the second action, V = 0, gamma = 1, lam = .95: [.95, 0, 1].
+    """
+    mask = trajectory.action_mask & (ops.live_weight(trajectory) > 0)[:, None]
+    value = jnp.where(mask, present(signals.token_value), 0.0)
+    own, turns = trajectory.turn_mask, trajectory.reward.shape[1]
+    first = ops.first_turn(trajectory)
+    starts = (first[:, None] == jnp.arange(turns, dtype=jnp.int32)[None, :]) & own
+    opening = jnp.take_along_axis(value, jnp.argmax(mask, axis=1)[:, None], axis=1)
+    after = jnp.where(own & _cut(trajectory)[:, None], present(signals.value[:, 1:]), 0.0)
+    per_token, per_turn, absent = _rewards_by_token(trajectory, first)
+
+    # what a row needs from the other parts of its rollout: rewards paid back to it, V where the next part starts
+    tables = (per_turn, absent, starts, jnp.where(starts, opening, 0.0), after)
+    whole, per_turn, absent, parts, opening, after = ops.over_rollouts(
+        lambda *joined: joined, trajectory, *tables, axis_name=axis_name
+    )
+    following = _next_part(parts > 0, _last(own))  # turn at which the next part starts, T: none
+    end = jnp.take_along_axis(after, _last(whole)[:, None], axis=1)
+    bootstrap = jnp.take_along_axis(jnp.concatenate([opening, end], axis=1), following[:, None], axis=1)[:, 0]
+    reward = per_token + _on_last_token(per_turn, trajectory, mask)
+    advantage = ops.discounted_advantage(reward, value, bootstrap, mask, gamma=gamma, lam=lam)
+
+    # what the next part's advantage adds: (gamma lam)^(tokens to the end of this row) A_{first token of the next part}
+    at_start = jnp.take_along_axis(advantage, jnp.argmax(mask, axis=1)[:, None], axis=1)
+    length = jnp.sum(mask, axis=1, dtype=jnp.float32)[:, None]
+    decay = jnp.where(starts, (gamma * lam) ** length, 0.0)
+    chain = ops.over_rollouts(_chain, trajectory, starts, jnp.where(starts, at_start, 0.0), decay, axis_name=axis_name)
+    carried = jnp.take_along_axis(jnp.pad(chain, ((0, 0), (0, 1))), following[:, None], axis=1)
+    left = jnp.cumsum(mask[:, ::-1], axis=1, dtype=jnp.int32)[:, ::-1]
+    advantage = jax.lax.cond(
+        jnp.any(carried != 0),
+        lambda: advantage + carried * (gamma * lam) ** left.astype(jnp.float32),
+        lambda: advantage,
+    )
+    return jnp.where(jnp.any(absent > 0, axis=1, keepdims=True), 0.0, advantage)
+
+
+def _rewards_by_token(trajectory: Trajectory, first: Array) -> tuple[Array, Array, Array]:
+    """Token rewards on the action tokens they pay for [B,S]; what is paid per turn [B,T], the part before this row
+    included; and what is missing [B,T].
+    """
+    per_turn, absent = ops.turn_rewards(trajectory)
+    per_token = jnp.zeros_like(trajectory.logp)
+    if trajectory.token_reward is None:
+        return per_token, per_turn, absent
+    slot = ops.paid_slot(trajectory)
+    here = trajectory.valid & (slot >= 0)
+    paid = jnp.where(here, present(trajectory.token_reward), 0.0)
+    rows = jnp.arange(slot.shape[0])[:, None]
+    per_token = per_token.at[rows, jnp.maximum(slot, 0)].add(paid)
+    return per_token, per_turn - ops.tokens_to_turns(per_token, trajectory), absent
+
+
+def _on_last_token(per_turn: Array, trajectory: Trajectory, mask: Array) -> Array:
+    """[B,S]: per_turn[B,T] on the last action token of each turn that the row holds."""
+    slots = jnp.arange(mask.shape[1], dtype=jnp.int32)[None, :]
+    rows = jnp.arange(mask.shape[0])[:, None]
+    turn = jnp.where(mask, trajectory.turn, per_turn.shape[1])
+    last = jnp.full(per_turn.shape, -1, jnp.int32).at[rows, turn].max(slots, mode="drop")
+    column = jnp.where(last >= 0, last, mask.shape[1])
+    return jnp.zeros(mask.shape, jnp.float32).at[rows, column].add(per_turn, mode="drop")
+
+
+def _next_part(parts: Array, last: Array) -> Array:
+    """int32[B]: first True of parts[B,T] behind index last[B], T if there is none."""
+    turns = jnp.arange(parts.shape[1], dtype=jnp.int32)[None, :]
+    return jnp.min(jnp.where(parts & (turns > last[:, None]), turns, parts.shape[1]), axis=1)
+
+
+def _chain(mask: Array, starts: Array, advantage: Array, decay: Array) -> Array:
+    """A at the start of each part, the later parts of the rollout included; tables [B,T], 0 where no part starts."""
+
+    def back(later: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        on, a, d = now
+        here = a + d * later
+        return jnp.where(on > 0, here, later), jnp.where(on > 0, here, 0.0)
+
+    tables = (starts.T, advantage.T, decay.T)
+    return jax.lax.scan(back, jnp.zeros_like(starts[:, 0]), tables, reverse=True)[1].T
 
 
 def _cut(trajectory: Trajectory) -> Array:

@@ -25,7 +25,7 @@ def k1(logp: Array, reference_logp: Array) -> Array:
 
 
 def kl_reverse_grad(logp: Array, reference_logp: Array) -> Array:
-    """k2 = d^2 / 2: as a loss on own samples its expected gradient is that of KL(pi || ref). d = .5: .125, gradient .5."""
+    """k2 = d^2 / 2: as a loss on own samples its gradient is that of KL(pi || ref). d = .5: .125, gradient .5."""
     return jnp.square(logp - reference_logp) / 2
 
 

@@ -12,7 +12,7 @@ MAX_LOG_RATIO = 20.0
 
 
 def log_ratio(logp: Array, old_logp: Array, trajectory: Trajectory) -> Array:
-    """log(pi / pi_old) clipped to +-20 before any exp, [B,S]; 0 off the action tokens, whatever (NaN too) stands there."""
+    """log(pi / pi_old) clipped to +-20 before any exp, [B,S]; 0 off the action tokens, even where NaN stands."""
     mask = trajectory.action_mask
     difference = jnp.where(mask, logp, 0.0) - jnp.where(mask, old_logp, 0.0)
     return jnp.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -96,9 +96,12 @@ def rounded(values) -> list:
     return [rounded(row) for row in values] if values.dim() > 1 else [round(float(v), 5) for v in values]
 
 
+MAKERS = (smollm2,)  # each writes one file, so that a test can name the folder with PEER_FIXTURES
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    smollm2(out)
+    for make in MAKERS:
+        make(out)

@@ -36,6 +36,15 @@ def model():
     return transformer(config), params, tok
 
 
+def test_a_real_file_cut_short_or_with_another_magic_is_refused(tmp_path):
+    data = MODEL.read_bytes()
+    for name, bad in (("half", data[: len(data) // 2]), ("magic", b"GGML" + data[4:])):
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=rf"{name}\.gguf: not a GGUF file, or a truncated one"):
+            load_gguf(path)
+
+
 def test_sizes(model):
     policy, params, tok = model
     assert policy.vocab == tok.vocab == 49152

@@ -138,10 +138,16 @@ def test_missing_file():
 def test_damaged_files_give_one_line_that_names_them(tmp_path):
     good = write(tmp_path / "good.gguf", weights(True)).read_bytes()
     cases = {
-        "empty": b"", "text": b"not a model at all\n" * 50, "magic": b"X" + good[1:],
-        "version": good[:4] + b"\x09" + good[5:], "header": good[:20], "metadata": good[:3000], "half": good[: len(good) // 2], "last": good[:-1],
+        "empty": b"",
+        "text": b"not a model at all\n" * 50,
+        "magic": b"X" + good[1:],
+        "version": good[:4] + b"\x09" + good[5:],
         "count": good[:8] + b"\xff" * 8 + good[16:],
-    }  # fmt: skip
+        "header": good[:20],
+        "metadata": good[:3000],
+        "half": good[: len(good) // 2],
+        "last": good[:-1],
+    }
     for name, data in cases.items():
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(data)

@@ -296,8 +296,8 @@ def correlation(x: Array, y: Array, mask: Array) -> Array:
     count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1.0)
 
     def centred(z: Array) -> Array:
-        mean = jnp.sum(jnp.where(mask, z, 0.0)) / count
-        return jnp.where(mask, z - mean, 0.0)
+        shifted = jnp.where(mask, z - jnp.min(jnp.where(mask, z, jnp.inf)), 0.0)  # equal entries: exactly 0
+        return jnp.where(mask, shifted - jnp.sum(shifted) / count, 0.0)
 
     a, b = centred(x), centred(y)
     norm = jnp.sqrt(jnp.sum(a * a) * jnp.sum(b * b))

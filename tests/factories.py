@@ -98,7 +98,7 @@ def _write(rows: dict[str, np.ndarray], b: int, at: int, role: int, turn: int, n
 def random_signals(key: Array, trajectory: Trajectory, *, missing: bool = False, pairs: int = 0) -> Signals:
     """Every field of Signals filled, `pairs` (B // 2 if 0) pairs of live rows and an empty one at the end.
 
-    `missing` makes a vote and a teacher's log-probability NaN. Off the action tokens stand large numbers, not to be read.
+    `missing` makes a vote and a teacher's log-probability NaN. Off the action tokens stand large numbers.
     """
     rng = generator(key)
     B, S = trajectory.tokens.shape
@@ -133,7 +133,7 @@ def random_signals(key: Array, trajectory: Trajectory, *, missing: bool = False,
     return Signals(**{k: jnp.asarray(v) for k, v in fields.items()}, permutation_key=jax.random.key(7))
 
 
-# Changes of form. Each takes and returns (trajectory, signals, label): label[b] names the rollout that row b is part of,
+# Changes of form. Each takes and returns (trajectory, signals, label): label[b] names the rollout that row b is of,
 # so that `by_rollout` can compare credit before and after.
 
 Batch = tuple[Trajectory, Signals, np.ndarray]
@@ -281,3 +281,41 @@ def split_rows(given: Batch, key: Array) -> Batch:
 
 def _fields(trajectory: Trajectory) -> dict[str, Any]:
     return {field.name: getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)}
+
+
+def written(*rows: str, reward: Any = None, turns: int = 0, **fields: Any) -> Trajectory:
+    """A trajectory spelled by hand: "p o0 a0 a0 . o1 a1 o2" is prompt, turn 0 with two action tokens, padding, turn 1.
+
+    Rows must have equally many slots. By default every row is its own rollout, all are one group, all terminated, logp
+    is 0; `reward` is [B,T] and any field may be given. Acted turns are those with action tokens.
+    """
+    words = [row.split() for row in rows]
+    shape = (len(rows), len(words[0]))
+    role = np.array([[".poa".index(w[0]) for w in row] for row in words], np.int8)
+    turn = np.array([[int(w[1:]) if w[1:] else -1 for w in row] for row in words], np.int32)
+    T = turns or int(turn[role == ACTION].max()) + 1
+    acted = np.stack([[((role[b] == ACTION) & (turn[b] == t)).any() for t in range(T)] for b in range(shape[0])])
+    given: dict[str, Any] = dict(
+        tokens=np.where(role == PAD, 0, 1).astype(np.int32),
+        role=role,
+        turn=turn,
+        position=np.maximum(np.cumsum(role != PAD, 1) - 1, 0).astype(np.int32),
+        logp=np.zeros(shape, np.float32),
+        policy_version=np.zeros(shape, np.int32),
+        reward=np.zeros(acted.shape, np.float32) if reward is None else np.asarray(reward, np.float32),
+        turn_mask=acted,
+        observation_key=np.zeros((*acted.shape, 2), np.uint32),
+        state_key=np.zeros((*acted.shape, 2), np.uint32),
+        terminated=np.ones(shape[0], bool),
+        truncated=np.zeros(shape[0], bool),
+        temperature=np.ones(shape[0], np.float32),
+        weight=np.ones(shape[0], np.float32),
+        rollout=np.arange(shape[0], dtype=np.int32),
+        group=np.zeros(shape[0], np.int32),
+        parent=np.full(shape[0], -1, np.int32),
+        branch_turn=np.full(shape[0], -1, np.int32),
+    )
+    for name, value in fields.items():
+        like = given.get(name, np.zeros(shape, np.float32))
+        given[name] = np.asarray(value, like.dtype)
+    return Trajectory(**{k: jnp.asarray(v) for k, v in given.items()})

@@ -10,8 +10,8 @@ Expected (dB, raw): full return -8.5, -23.0, -43.0 at L = 2, 10, 100; exact adva
 `snr_db_raw` is |g|^2 / E|g_hat - g|^2, `snr_db` the same after dividing g_hat by its slope E[g_hat].g / |g|^2. All six
 are unbiased (slope 1), so both estimate the same number; the second carries the noise of the measured slope as well.
 
-Rows (results.jsonl): {"measure", "estimator", "L", "value", "se", "closed_form", "episodes", "seed"}, appended length by
-length; a rerun with the same --out resumes. Time on 2 CPU cores: quick about 10 s, paper about 5 minutes.
+Rows (results.jsonl): {"measure", "estimator", "L", "value", "se", "closed_form", "episodes", "seed"}, appended length
+by length; a rerun with the same --out resumes. Time on 2 CPU cores: quick about 10 s, paper about 5 minutes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _measure(env: Env, chunks: int, chunk: int, key: Array) -> dict[str, gradien
     sums = {name: gradient.empty_sums(reference.shape[0]) for name in horizon.SIGNALS}
     sums, _ = jax.lax.scan(step, sums, jnp.arange(chunks))
     return {
-        name: gradient.summarize(sums[name], reference, trajectories_per_unit=per_unit[name]) for name in horizon.SIGNALS
+        name: gradient.summarize(total, reference, trajectories_per_unit=per_unit[name]) for name, total in sums.items()
     }
 
 
@@ -120,7 +120,7 @@ def snr_at(key: Array, length: int, config: Config) -> list[dict[str, Any]]:
 
 
 def snr_against_horizon(config: Config, out: Path | None = None) -> list[dict[str, Any]]:
-    """Rows of all lengths. With `out`, appends them to out/results.jsonl as they are made and draws out/snr_horizon.png.
+    """Rows of all lengths. With `out`, appends them to out/results.jsonl as they are made and draws snr_horizon.png.
 
     Lengths that the file already holds are not run again; a file made with other episodes or seed is refused.
     """

@@ -1,9 +1,11 @@
 """What is known exactly about credit, by enumerating every group of trajectories that can happen.
 
-An expectation here is a sum over all groups of G trajectories with their probabilities, so a bias of any size shows. The
-truth (`oracle.exact`) and the estimators (`credit`) share no code.
+An expectation here is a sum over all groups of G trajectories with their probabilities, so a bias of any size shows.
+The truth (`oracle.exact`) and the estimators (`credit`) share no code.
 """
 
+import dataclasses
+import functools
 import itertools
 
 import jax
@@ -37,43 +39,52 @@ def bandit(pay):
     return tabular_env("bandit", model, action_words=tuple(f"arm{i}" for i in range(actions)), observation_words=("s",))
 
 
+score_gradients = jax.jit(gradient.tabular_score_gradients)
+
+
 class Groups:
     """All groups of `size` trajectories of a task under `table`, as one batch of size x M^size rows."""
 
     def __init__(self, env, table, size):
-        model, self.table, self.size = env.exact, table, size
-        paths = exact.enumerate_paths(model)
-        rows, _ = exact.path_trajectories(env, paths, table)
-        chance = np.asarray(exact.path_probability(paths, table), np.float64)
-        members = np.array(list(itertools.product(range(len(chance)), repeat=size)))  # [groups, size]
-        self.chance = chance[members].prod(1)
-        index = jnp.asarray(members.ravel())
-        ids = jnp.arange(index.shape[0], dtype=jnp.int32)
-        self.paths = jax.tree.map(lambda x: x[index], paths)
-        self.trajectory = jax.tree.map(lambda x: x[index], rows)
-        self.trajectory = type(rows)(**{**self.trajectory.__dict__, "group": ids // size, "rollout": ids})
-        self.exact = exact.policy_gradient(model, table).ravel()
-        values = exact.evaluate(model, table)
-        self.value, self.advantage = exact.path_values(values, self.paths)
-        self.table_value = values
+        self.env, self.table, self.size = env, table, size
+        paths = exact.enumerate_paths(env.exact)
+        count = len(paths.chance)
+        members = np.array(list(itertools.product(range(count), repeat=size)))  # [groups, size]
+
+        @jax.jit
+        def rows(paths, index):
+            trajectory, _ = exact.path_trajectories(env, paths, table)
+            _, advantage = exact.path_values(exact.evaluate(env.exact, table), paths)
+            drawn = jax.tree.map(lambda x: x[index], (trajectory, paths, advantage))
+            return drawn, exact.path_probability(paths, table)
+
+        (trajectory, self.paths, self.advantage), chance = rows(paths, jnp.asarray(members.ravel()))
+        ids = jnp.arange(members.size, dtype=jnp.int32)
+        self.trajectory = dataclasses.replace(trajectory, group=ids // size, rollout=ids)
+        self.chance = np.asarray(chance, np.float64)[members].prod(1)
+        self.exact = exact.policy_gradient(env.exact, table).ravel()
 
     def credit(self, name, **options):
         """The estimator's credit per turn, [rows, T], from the reward as judge, any value at all and the true A^pi."""
-        trajectory = self.trajectory
-        wrong = jnp.sin(3.0 * self.paths.state.astype(jnp.float32) + 1.0)  # unbiased estimators must not mind
-        signals = Signals(
-            judge=trajectory.reward,
-            value=wrong,
-            token_value=ops.turns_to_tokens(wrong[:, :-1], trajectory),
-            oracle_turn=self.advantage,
-            oracle_token=ops.turns_to_tokens(self.advantage, trajectory),
-        )
-        token = ESTIMATORS[name].apply(trajectory, signals, **options).advantage
-        return ops.tokens_to_turns(token, trajectory)
+
+        @jax.jit
+        def per_turn(trajectory, state, advantage):
+            wrong = jnp.sin(3.0 * state.astype(jnp.float32) + 1.0)  # unbiased estimators must not mind
+            signals = Signals(
+                judge=trajectory.reward,
+                value=wrong,
+                token_value=ops.turns_to_tokens(wrong[:, :-1], trajectory),
+                oracle_turn=advantage,
+                oracle_token=ops.turns_to_tokens(advantage, trajectory),
+            )
+            token = ESTIMATORS[name].apply(trajectory, signals, **options).advantage
+            return ops.tokens_to_turns(token, trajectory)
+
+        return per_turn(self.trajectory, self.paths.state, self.advantage)
 
     def mean(self, credit):
         """E of the group's mean score-function gradient, [P]."""
-        grads = gradient.tabular_score_gradients(self.table, self.paths.obs, self.paths.action, credit)
+        grads = score_gradients(self.table, self.paths.obs, self.paths.action, credit)
         grads = np.asarray(grads, np.float64).reshape(-1, self.size, grads.shape[1]).mean(1)
         return self.chance @ grads
 
@@ -84,6 +95,7 @@ class Groups:
         return slope, np.linalg.norm(mean - slope * g) / np.linalg.norm(g)
 
 
+@functools.cache
 def task(name):
     env = {
         "stop_continue": lambda: envs.make("stop_continue"),
@@ -110,6 +122,7 @@ def test_estimators_declared_unbiased_are(name):
         assert slope == pytest.approx(scale, abs=1e-4) and aside < 1e-3, (key, slope, aside)
 
 
+@functools.cache
 def bernoulli(p, size):
     return Groups(bandit([0.0, 1.0]), jnp.log(jnp.array([[1 - p, p]])), size)
 
@@ -170,13 +183,9 @@ def test_a_penalty_that_ignores_the_action_has_no_gradient():
 @pytest.mark.parametrize("name", ["stop_continue", "umbrella", "umbrella, three steps"])
 def test_potential_shaping_leaves_advantages_alone(name):
     """r' = r + F(s') - F(s), F = 0 at the end: A^pi, Q* - V* and the gradient stay, V falls by F."""
-    groups = task(name)
-    env = envs.make(*({"umbrella": ("umbrella",)}.get(name, (name.split(",")[0],))), **{})
-    model = env.exact
+    model = task(name).env.exact
     potential = jnp.where(model.terminal, 0.0, jnp.cos(7.0 * jnp.arange(model.obs.shape[0], dtype=jnp.float32)))
-    shaped = type(model)(**{
-        **model.__dict__, "reward": model.reward + potential[model.next] - potential[:, None, None],
-    })  # fmt: skip
+    shaped = dataclasses.replace(model, reward=model.reward + potential[model.next] - potential[:, None, None])
     table = jax.random.normal(jax.random.key(0), (model.observations, 2))
     reached = np.asarray(exact.occupancy(model, table)) > 0
     before, after = exact.evaluate(model, table), exact.evaluate(shaped, table)
@@ -188,15 +197,12 @@ def test_potential_shaping_leaves_advantages_alone(name):
         exact.optimal(shaped).advantage[reached], exact.optimal(model).advantage[reached], atol=1e-5
     )
     np.testing.assert_allclose(exact.policy_gradient(shaped, table), exact.policy_gradient(model, table), atol=1e-5)
-    assert groups is not None
 
 
 def test_the_best_scalar_baseline():
     """b* = E[|s|^2 R] / E[|s|^2], s the score, has the least variance of all constants; the mean return has more."""
     groups = Groups(bandit([1.0, 0.0, -2.0]), jnp.array([[1.0, -0.5, 0.2]]), 1)
-    score = gradient.tabular_score_gradients(
-        groups.table, groups.paths.obs, groups.paths.action, jnp.ones_like(groups.paths.reward)
-    )
+    score = score_gradients(groups.table, groups.paths.obs, groups.paths.action, jnp.ones_like(groups.paths.reward))
     length, reward = np.asarray(jnp.sum(score**2, axis=1), np.float64), np.asarray(groups.paths.reward[:, 0])
     best = (groups.chance @ (length * reward)) / (groups.chance @ length)
 
@@ -236,9 +242,10 @@ def test_k1_has_no_gradient_k2_the_reverse_k3_the_forward():
         return jnp.sum(jnp.exp(reference) * (reference - jax.nn.log_softmax(x)))
 
     np.testing.assert_allclose(expected_gradient(kl.k1, policy, reference), 0, atol=1e-6)
-    np.testing.assert_allclose(expected_gradient(kl.kl_reverse_grad, policy, reference), jax.grad(reverse)(policy), atol=1e-6)
-    np.testing.assert_allclose(expected_gradient(kl.kl_forward_grad, policy, reference), jax.grad(forward)(policy), atol=1e-6)
-    assert float(jnp.linalg.norm(jax.grad(reverse)(policy) - jax.grad(forward)(policy))) > 0.05
+    to_reference, from_reference = jax.grad(reverse)(policy), jax.grad(forward)(policy)
+    np.testing.assert_allclose(expected_gradient(kl.kl_reverse_grad, policy, reference), to_reference, atol=1e-6)
+    np.testing.assert_allclose(expected_gradient(kl.kl_forward_grad, policy, reference), from_reference, atol=1e-6)
+    assert float(jnp.linalg.norm(to_reference - from_reference)) > 0.05
     # as values, k1 and k3 both have the mean KL(pi || ref)
     logp = jax.nn.log_softmax(policy)
     for fn in (kl.k1, kl.kl_value):
@@ -246,7 +253,7 @@ def test_k1_has_no_gradient_k2_the_reverse_k3_the_forward():
     # k1 in the reward: -grad of E[-k1 as a weight on the score] is the reverse KL's gradient
     score = jnp.eye(4) - jnp.exp(logp)[None, :]
     weighted = jnp.sum((jnp.exp(logp) * kl.k1(logp, reference))[:, None] * score, axis=0)
-    np.testing.assert_allclose(weighted, jax.grad(reverse)(policy), atol=1e-6)
+    np.testing.assert_allclose(weighted, to_reference, atol=1e-6)
 
 
 # localisation: which step does one rollout point at?
@@ -254,11 +261,16 @@ def test_k1_has_no_gradient_k2_the_reverse_k3_the_forward():
 
 def hits(distractors, n=2000):
     env = envs.make("umbrella", length=30, distractors=distractors)
-    states, _, action, reward = snr_horizon.simulate(jax.random.key(4), env, n)
-    values = exact.evaluate(env.exact, jnp.zeros((60, 2)))
-    value, advantage = exact.along(values, states, action, jnp.ones(action.shape, bool))
-    size = {k: jnp.abs(v) for k, v in horizon.signals(reward, value, advantage, group=8).items()}
-    return {k: float(jnp.mean(jnp.all(v[:, 1:] < v[:, :1], axis=1))) for k, v in size.items()}
+
+    @jax.jit
+    def rates(key):
+        states, _, action, reward = snr_horizon.simulate(key, env, n)
+        values = exact.evaluate(env.exact, jnp.zeros((60, 2)))
+        value, advantage = exact.along(values, states, action, jnp.ones(action.shape, bool))
+        size = {k: jnp.abs(v) for k, v in horizon.signals(reward, value, advantage, group=8).items()}
+        return {k: jnp.mean(jnp.all(v[:, 1:] < v[:, :1], axis=1)) for k, v in size.items()}
+
+    return {k: float(v) for k, v in rates(jax.random.key(4)).items()}
 
 
 def test_one_rollout_of_umbrella_30_points_at_the_choice():

@@ -77,6 +77,7 @@ def backup(model: TabularModel, value: Array) -> Array:
     return jnp.where(model.terminal[:, None], 0.0, q)
 
 
+@jax.jit
 def optimal_q(model: TabularModel) -> Array:
     """Q*[t,s,a] of the hidden state at turn t, float32[horizon,N,A]: backward induction on max_a Q*[t+1,s,a]."""
 

@@ -1,7 +1,7 @@
 """How good an estimator's gradient is: slope, direction, bias, variance and signal-to-noise against a reference.
 
-A unit is what is averaged independently: one trajectory, or a whole group of n = `trajectories_per_unit`. Each unit has a
-sample gradient g_i; g is the reference (exact, or measured on disjoint data). Only sums are kept, so N x P never exists:
+A unit is what is averaged independently: one trajectory, or a whole group of n = `trajectories_per_unit`. Each unit has
+a sample gradient g_i; g is the reference (exact, or measured on disjoint data). Only sums are kept, never N x P:
 
     sums = empty_sums(P);  sums = add_gradients(sums, gradients[N,P], g)  (as often as needed);  summarize(sums, g)
 """
@@ -37,7 +37,7 @@ class GradientQuality:
     slope: Array  # M2, E[g_i].g / |g|^2: 1 is unbiased along g
     slope_se: Array
     cosine_of_mean: Array  # M3, cos(mean g_i, g); pulled to 0 by noise when N is small
-    cosine_of_mean_unbiased: Array  # the same with the noise of the mean subtracted from its length; 0 if nothing is left
+    cosine_of_mean_unbiased: Array  # the same with the noise of the mean taken out of its length; 0 if none is left
     cosine: Array  # M3, mean of cos(g_i, g); 0 for a g_i of length 0
     cosine_se: Array
     bias: Array  # M4, |mean g_i - g|^2 / |g|^2

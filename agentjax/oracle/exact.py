@@ -49,6 +49,7 @@ def _values(value: Array, q: Array) -> Values:
     return Values(value=value, q=q, advantage=q - value[:-1, :, None])
 
 
+@jax.jit
 def evaluate(model: TabularModel, table: Array) -> Values:
     """V^pi, Q^pi, A^pi by backward induction: Q_t = backup(V_{t+1}), V_t(s) = sum_a pi(a|s) Q_t(s,a)."""
     pi = policy(model, table)
@@ -62,6 +63,7 @@ def evaluate(model: TabularModel, table: Array) -> Values:
     return _values(*jax.lax.scan(step, zero, None, length=model.horizon, reverse=True)[1])
 
 
+@jax.jit
 def optimal(model: TabularModel) -> Values:
     """V*, Q*, and Q* - V* (at most 0) of an agent that sees the hidden state."""
     q = optimal_q(model)
@@ -74,6 +76,7 @@ def _flow(model: TabularModel, weight: Array) -> Array:
     return jnp.where(model.terminal, 0.0, moved)
 
 
+@jax.jit
 def occupancy(model: TabularModel, table: Array) -> Array:
     """float32[H,N]: probability that turn t is acted in state s. Rows sum to the probability of getting that far."""
     pi = policy(model, table)
@@ -84,11 +87,13 @@ def occupancy(model: TabularModel, table: Array) -> Array:
     return jax.lax.scan(step, model.start, None, length=model.horizon)[1]
 
 
+@jax.jit
 def expected_return(model: TabularModel, table: Array) -> Array:
     """J = sum_s start(s) V_0(s), float32[]. Differentiable in `table`."""
     return jnp.sum(model.start * evaluate(model, table).value[0])
 
 
+@jax.jit
 def policy_gradient(model: TabularModel, table: Array) -> Array:
     """dJ/dtable, float32[n,A], by the policy gradient theorem.
 
@@ -99,6 +104,7 @@ def policy_gradient(model: TabularModel, table: Array) -> Array:
     return jnp.zeros_like(table).at[model.obs].add(per_state)
 
 
+@jax.jit
 def success(model: TabularModel, table: Array) -> Array:
     """Probability that the last reward of an episode is positive, float32[]."""
     pi = policy(model, table)
@@ -121,6 +127,7 @@ class ReturnVariance:
     action: Array  # float32[H,N,A], action given
 
 
+@jax.jit
 def return_variance(model: TabularModel, table: Array) -> ReturnVariance:
     """Exact variance of one Monte-Carlo return, by the law of total variance.
 

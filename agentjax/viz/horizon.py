@@ -33,9 +33,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path, *, measure: str = "snr_db_r
             continue
         length, style = [row["L"] for row in mine], {"color": f"C{index}"}
         axes.plot(length, [row["closed_form"] for row in mine], lw=1.2, **style)
-        axes.errorbar(
-            length, [row["value"] for row in mine], yerr=[2 * row["se"] for row in mine], fmt="o", ms=4, label=label, **style
-        )
+        value, error = [row["value"] for row in mine], [2 * row["se"] for row in mine]
+        axes.errorbar(length, value, yerr=error, fmt="o", ms=4, label=label, **style)
     axes.set(
         xscale="log", xlabel="horizon L (steps)", ylabel="signal-to-noise per trajectory (dB)",
         title="Umbrella chain: points measured, lines closed form",

@@ -18,10 +18,11 @@ def play(env, actions, seed=0):
     """Rewards and final flags of one episode that takes the action indices in turn."""
     ids = token_ids(env.exact)
     reset_key, *keys = jax.random.split(jax.random.key(seed), 1 + len(actions))
-    state, obs = env.reset(reset_key, env.sample_task(jax.random.key(1), env.params))
+    step = jax.jit(env.step)
+    state, obs = jax.jit(env.reset)(reset_key, env.sample_task(jax.random.key(1), env.params))
     seen = [obs]
     for key, action in zip(keys, actions, strict=True):
-        state, obs = env.step(key, state, ids.action[action][None])
+        state, obs = step(key, state, ids.action[action][None])
         seen.append(obs)
     return state, seen
 
@@ -32,6 +33,7 @@ def word(env, obs):
 
 def test_umbrella_outcome_is_set_by_the_first_choice_alone():
     env = envs.make("umbrella", length=3)
+    env = env._replace(reset=jax.jit(env.reset), step=jax.jit(env.step))
     for seed in range(6):
         for first in (0, 1):
             for later in (0, 1):
@@ -48,9 +50,9 @@ def test_umbrella_coins_are_fair_and_start_is_uniform():
     env = envs.make("umbrella", length=2)
     n = 4000
     keys = jax.random.split(jax.random.key(3), (2, n))
-    states, _ = jax.vmap(env.reset)(keys[0], jnp.zeros(n, jnp.int32))
+    states, _ = jax.jit(jax.vmap(env.reset))(keys[0], jnp.zeros(n, jnp.int32))
     action = jnp.full((n, 1), tabular.FIRST_ACTION, jnp.int32)
-    _, obs = jax.vmap(env.step)(keys[1], states, action)
+    _, obs = jax.jit(jax.vmap(env.step))(keys[1], states, action)
     bound = 5 * 0.5 / n**0.5  # 5 sigma of a fair coin's mean
     assert abs(float(jnp.mean(states.index == 0)) - 0.5) < bound
     assert abs(float(jnp.mean(obs.reward == 1.0)) - 0.5) < bound
@@ -79,6 +81,7 @@ def test_random_mdp_is_its_seed():
 
 def test_truth_of_umbrella():
     env = envs.make("umbrella", length=4)
+    env = env._replace(truth_of=jax.jit(env.truth_of), step=jax.jit(env.step))
     right_later = [TabularState(index=jnp.int32(4 * t + 2 + 1), turn=jnp.int32(t)) for t in range(1, 4)]
     for need in (0, 1):
         state = TabularState(index=jnp.int32(2 * need), turn=jnp.int32(0))
@@ -103,8 +106,8 @@ def test_step_follows_the_table(name):
     env, n = envs.make(name), 3000
     model, ids = env.exact, token_ids(env.exact)
     keys = jax.random.split(jax.random.key(7), (2, n))
-    states, _ = jax.vmap(env.reset)(keys[0], jnp.zeros(n, jnp.int32))
-    after, obs = jax.vmap(env.step)(keys[1], states, jnp.broadcast_to(ids.action[1], (n, 1)))
+    states, _ = jax.jit(jax.vmap(env.reset))(keys[0], jnp.zeros(n, jnp.int32))
+    after, obs = jax.jit(jax.vmap(env.step))(keys[1], states, jnp.broadcast_to(ids.action[1], (n, 1)))
     expected = np.zeros(model.obs.shape[0])
     np.add.at(expected, model.next[:, 1].ravel(), (model.start[:, None] * model.prob[:, 1]).ravel())
     counts = np.bincount(np.asarray(after.index), minlength=len(expected)) / n

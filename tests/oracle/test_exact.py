@@ -79,7 +79,7 @@ def test_success_is_a_positive_last_reward(name):
 
 
 def test_umbrella_by_hand():
-    """Uniform policy: A* of the first choice is +-1 and every later advantage 0; V after it is +-1; Var of the return is L."""
+    """Uniform policy: the first choice has A = +-1, later ones 0; V after it is +-1; the return has variance L."""
     length = 6
     model = envs.make("umbrella", length=length).exact
     table = jnp.zeros((2 * length, 2))
@@ -100,7 +100,7 @@ def test_umbrella_by_hand():
 
 
 def test_stop_continue_by_hand():
-    """q = .5, c = .3: J = .15, gradient on the logit of go q(1-q)c = .075; the return's variance is q(1-q)c^2 = .0225."""
+    """q = .5, c = .3: J = .15, gradient on the logit of go q(1-q)c = .075; variance q(1-q)c^2 = .0225."""
     model = envs.make("stop_continue").exact
     table = jnp.zeros((2, 2))
     assert float(exact.expected_return(model, table)) == pytest.approx(0.15)
@@ -163,10 +163,11 @@ def test_paths_as_trajectories(name):
     model = env.exact
     table = jax.random.normal(jax.random.key(0), (model.observations, 2))
     paths = exact.enumerate_paths(model)
-    trajectory, truth = exact.path_trajectories(env, paths, table)
+    trajectory, truth = jax.jit(lambda paths: exact.path_trajectories(env, paths, table))(paths)
     validate(trajectory)
     assert jnp.array_equal(trajectory.reward, paths.reward) and jnp.array_equal(trajectory.turn_mask, paths.mask)
-    np.testing.assert_allclose(jnp.sum(trajectory.logp, axis=1), jnp.sum(exact.path_logp(paths, table), axis=1), rtol=1e-6)
+    logp = jnp.sum(exact.path_logp(paths, table), axis=1)
+    np.testing.assert_allclose(jnp.sum(trajectory.logp, axis=1), logp, rtol=1e-6)
     assert bool(jnp.all(trajectory.terminated))
     value, advantage = exact.path_values(exact.evaluate(model, table), paths)
     # conservation along a path: A_t = r_t + V_{t+1} - V_t wherever the outcome is certain

@@ -154,7 +154,7 @@ def main(
     seed: int | None = None,
 ) -> None:
     """Runs a preset, with lengths, episodes or seed changed if given."""
-    given = {"lengths": lengths, "episodes": episodes, "seed": seed}
+    given: dict[str, Any] = {"lengths": lengths, "episodes": episodes, "seed": seed}
     config = dataclasses.replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
     out = out or Path("runs") / f"snr_horizon-{preset}"
     rows = snr_against_horizon(config, out)

@@ -121,9 +121,9 @@ def test_one_trace_for_any_grouping_and_length_of_a_shape(name):
 
 
 @every_estimator
-@every_case
-def test_sharded_is_unsharded(name, case):
-    trajectory, signals, _ = raw(case)
+@pytest.mark.allow_nan
+def test_sharded_is_unsharded(name):
+    trajectory, signals, _ = raw("missing")
     run = jax.shard_map(
         functools.partial(ESTIMATORS[name].apply, axis_name="data"),
         mesh=jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)),
@@ -131,7 +131,7 @@ def test_sharded_is_unsharded(name, case):
         out_specs=PartitionSpec("data"),
     )
     got = jax.jit(run)(trajectory, signals).advantage
-    np.testing.assert_allclose(got, expected(name, case).advantage, **TOLERANCE)
+    np.testing.assert_allclose(got, expected(name, "missing").advantage, **TOLERANCE)
 
 
 def rows_of(tree):
@@ -174,7 +174,7 @@ def test_credit_carries_no_gradient(name):
     def total(values):
         return jnp.sum(ESTIMATORS[name].apply(trajectory, dataclasses.replace(signals, **values)).advantage)
 
-    assert all((np.asarray(g) == 0).all() for g in jax.grad(total)(floats).values())
+    assert all((np.asarray(g) == 0).all() for g in jax.jit(jax.grad(total))(floats).values())
 
 
 # Losses: value and gradient in the log-probabilities of the current policy

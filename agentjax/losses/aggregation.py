@@ -3,8 +3,9 @@
 Every function takes x float32[B,S] (read on action tokens only) and weighs rows by `trajectory.weight`. A rollout has
 one vote in the sequence forms, however many rows it is split into. With `axis_name` (rows sharded by `shard_map` or
 `pmap`) the result is this shard's share: the numerator of its own rows over the denominator of all. So `psum` of the
-shares is the loss of the whole batch and `psum` of their gradients its gradient. Micro-batches add up in the same way
-when each is given `denominator` = `tokens` (token mean) or `votes` (the others) of the whole batch.
+shares is the loss of the whole batch and `psum` of their gradients its gradient. Micro-batches of
+whole rollouts add up in the same way when each is given `denominator`, `tokens` (token mean) or `votes` (the others) of
+the whole batch.
 
 Two rollouts, one token of loss 2 and four tokens of loss 1: token mean 6/5, sequence mean (2 + 1) / 2, sequence sum
 (2 + 4) / 2, constant with divisor 4: 3/4.

@@ -169,11 +169,12 @@ def batch_metrics(trajectory: Trajectory) -> dict[str, Array]:
     )
     num = trajectory.group.shape[0]
     _, std, count = ops.segment_moments(value, trajectory.group, vote, num, ddof=0)
+    groups = jnp.sum(count > 0, dtype=jnp.float32)
     return {
         "success": jnp.sum(vote * value) / jnp.maximum(jnp.sum(vote), 1.0),
         "turns": jnp.sum(trajectory.turn_mask, dtype=jnp.float32),
         "gradient_tokens": jnp.sum(trajectory.action_mask, dtype=jnp.float32),
-        "dead_groups": jnp.sum((count > 0) & (std == 0), dtype=jnp.float32) / jnp.maximum(jnp.sum(count > 0), 1),
+        "dead_groups": jnp.sum((count > 0) & (std == 0), dtype=jnp.float32) / jnp.maximum(groups, 1.0),
     }
 
 

@@ -40,11 +40,13 @@ def check(wishes: Wishes, known: Sequence[str] = FILLED) -> None:
 
 
 def collect(
-    key: jax.Array, wishes: Wishes, policy: Policy, params: PyTree, reference: PyTree, env: Env, played: Rollout
+    key: jax.Array, wishes: Wishes, policy: Policy, params: PyTree, reference: PyTree, env: Env, played: Rollout,
+    oracle: branch.Oracle | None = None,
 ) -> Signals:
     """Signals of one batch. `reference` are the parameters of the frozen start: teacher and KL reference. Jittable.
 
-    The hinted teacher and the plain reference share one packed pass. `key` is consumed.
+    The hinted teacher and the plain reference share one packed pass. An `oracle` measured before is used as it is.
+    `key` is consumed.
     """
     check(wishes)
     trajectory, truth = played.trajectory, played.truth
@@ -53,9 +55,10 @@ def collect(
     needs = set(wishes.needs)
     asks_oracle = wishes.judge is not None and wishes.judge.level == "J0"
     if needs & {"oracle_turn", "oracle_token"} or asks_oracle:
-        oracle = branch.measure(
-            oracle_key, policy, params, env, played, samples=wishes.oracle_samples, tokens=wishes.oracle_tokens
-        )
+        if oracle is None:
+            oracle = branch.measure(
+                oracle_key, policy, params, env, played, samples=wishes.oracle_samples, tokens=wishes.oracle_tokens
+            )
         found |= {"oracle_turn": oracle.turn.mean, "oracle_token": oracle.token.mean}
     if "judge" in needs and wishes.judge is not None:
         found["judge"] = judge(judge_key, wishes.judge, trajectory, truth, found.get("oracle_turn"))

@@ -1,0 +1,184 @@
+"""How good is every method's credit, and the gradient it makes, for one policy? Shared by the experiments.
+
+    assess = make_assess(policy, env, methods, AssessConfig())
+    rows = assess(key, params, reference)
+
+One batch is played and branched (`samples` continuations per place): the truth. Each method's credit on that batch is
+compared with it. Gradients: g_i is the score-function gradient of one group under a method's credit, per episode; the
+reference g is the same under oracle token credit on a batch of its own, whose size and noise are reported.
+The oracle's own credit, as a method, comes from samples independent of the truth's, as many as training uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from agentjax import ops
+from agentjax.envs.base import Env
+from agentjax.measure import gradient
+from agentjax.measure.fidelity import Target, fidelity
+from agentjax.methods import Method
+from agentjax.oracle import branch
+from agentjax.policies.base import Policy, score_tokens
+from agentjax.rollout import rollout
+from agentjax.signals.collect import collect
+from agentjax.train import TrainConfig, wishes_of
+from agentjax.types import Array, PyTree, Rollout
+
+
+@dataclasses.dataclass(frozen=True)
+class AssessConfig:
+    """Sizes. Batches are played in pieces of `groups` x `size` episodes, so memory does not grow with `pieces`."""
+
+    groups: int = 8
+    size: int = 8
+    pieces: int = 4  # of the batch that is measured
+    reference_pieces: int = 8  # of the disjoint batch behind the reference gradient
+    samples: int = 16  # K of the truth
+    credit_samples: int = 2  # K of the oracle's own credit, as in training
+
+
+def _credits(
+    key: Array, methods: tuple[Method, ...], config: AssessConfig, policy: Policy, params: PyTree, reference: PyTree,
+    env: Env, played: Rollout,
+) -> Array:
+    """[M,B,S]: the credit of every method on one batch."""
+    oracle_key, signal_key = jax.random.split(key)
+    oracle = None
+    if any(method.oracle_samples for method in methods):
+        oracle = branch.measure(oracle_key, policy, params, env, played, samples=config.credit_samples)
+    out = []
+    for i, method in enumerate(methods):
+        wishes = wishes_of(method, TrainConfig())
+        signals = collect(jax.random.fold_in(signal_key, i), wishes, policy, params, reference, env, played, oracle)
+        out.append(method.build_estimator().apply(played.trajectory, signals).advantage)
+    return jnp.stack(out)
+
+
+def _group_gradients(policy: Policy, params: PyTree, config: AssessConfig, played: Rollout, credits: Array) -> Array:
+    """[groups,M,P]: mean over a group's episodes of sum_k credit_k grad log pi_k, for each of M credits."""
+    trajectory = played.trajectory
+
+    def one(group: Array) -> Array:
+        start = group * config.size
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, start, config.size, axis=0)  # noqa: E731
+        tokens, valid, action, temperature = map(
+            cut, (trajectory.tokens, trajectory.valid, trajectory.action_mask, trajectory.temperature)
+        )
+        scores = lambda p: score_tokens(policy, p, tokens, valid, action, temperature)[0]  # noqa: E731
+        _, pull = jax.vjp(scores, params)
+        weight = jax.vmap(cut)(credits) / config.size
+        return jax.vmap(lambda w: ravel_pytree(pull(w)[0])[0])(weight)
+
+    return jax.lax.map(one, jnp.arange(config.groups, dtype=jnp.int32))
+
+
+def _play(key: Array, policy: Policy, params: PyTree, env: Env, config: AssessConfig) -> Rollout:
+    return rollout(key, policy, params, env, env.params, groups=config.groups, size=config.size)
+
+
+def _reference_piece(policy: Policy, env: Env, config: AssessConfig, key: Array, params: PyTree) -> Array:
+    """[groups,P]: group gradients under oracle token credit."""
+    play_key, oracle_key = jax.random.split(key)
+    played = _play(play_key, policy, params, env, config)
+    truth = branch.measure(oracle_key, policy, params, env, played, samples=config.samples)
+    return _group_gradients(policy, params, config, played, truth.token.mean[None])[:, 0]
+
+
+def _piece(
+    policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig, index: Array, key: Array,
+    params: PyTree, reference: PyTree, g: Array, sums: gradient.GradientSums,
+) -> tuple[gradient.GradientSums, dict[str, PyTree]]:
+    """Adds one batch to the gradient sums; returns what fidelity needs of it, rows first."""
+    play_key, oracle_key, credit_key = jax.random.split(key, 3)
+    played = _play(play_key, policy, params, env, config)
+    truth = branch.measure(oracle_key, policy, params, env, played, samples=config.samples)
+    credits = _credits(credit_key, methods, config, policy, params, reference, env, played)
+    grads = jnp.moveaxis(_group_gradients(policy, params, config, played, credits), 1, 0)
+    sums = jax.vmap(gradient.add_gradients, (0, 0, None))(sums, grads, g)
+    trajectory = dataclasses.replace(
+        played.trajectory,
+        group=played.trajectory.group + index * config.groups,
+        rollout=played.trajectory.rollout + index * config.groups * config.size,
+    )
+    rows_first = lambda m: dataclasses.replace(m, halves=jnp.moveaxis(m.halves, 0, 1))  # noqa: E731
+    return sums, {
+        "trajectory": trajectory, "key_step": played.truth.key_step, "token": rows_first(truth.token),
+        "turn": rows_first(truth.turn), "credits": jnp.moveaxis(credits, 0, 1),
+    }  # fmt: skip
+
+
+@jax.jit
+def _fidelity(seen: dict[str, PyTree]) -> tuple[dict[str, Array], dict[str, Array]]:
+    trajectory = seen["trajectory"]
+    token, turn = (dataclasses.replace(m, halves=jnp.moveaxis(m.halves, 1, 0)) for m in (seen["token"], seen["turn"]))
+    reliability = {
+        "token": branch.reliability(token, trajectory.action_mask),
+        "turn": branch.reliability(turn, trajectory.turn_mask),
+    }
+    target = Target(
+        token=token.mean, turn=turn.mean, token_error=token.error, turn_error=turn.error,
+        token_reliability=reliability["token"], turn_reliability=reliability["turn"],
+    )  # fmt: skip
+    value, _, _ = ops.outcome(trajectory)
+    measured = jax.lax.map(
+        lambda c: fidelity(c, target, trajectory, key_step=seen["key_step"], outcome=value),
+        jnp.moveaxis(seen["credits"], 1, 0),
+    )
+    return measured, reliability
+
+
+def make_assess(
+    policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig
+) -> Callable[[Array, PyTree, PyTree], list[dict[str, object]]]:
+    """assess(key, params, reference) -> tidy rows (method, measure, value): fidelity/*, gradient/* with *_se,
+    reliability/*, reference/*. Compiles on the first call, once for all parameters.
+    """
+    reference_piece = jax.jit(functools.partial(_reference_piece, policy, env, config))
+    piece = jax.jit(functools.partial(_piece, policy, env, methods, config))
+    return functools.partial(_assess, reference_piece, piece, methods, config)
+
+
+def _assess(
+    reference_piece: Callable, piece: Callable, methods: tuple[Method, ...], config: AssessConfig, key: Array,
+    params: PyTree, reference: PyTree,
+) -> list[dict[str, object]]:
+    reference_key, batch_key = jax.random.split(key)
+    units = jnp.concatenate(
+        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in range(config.reference_pieces)]
+    )
+    g = units.mean(axis=0)
+    noise = jnp.sum(jnp.var(units, axis=0, ddof=1)) / units.shape[0]
+    episodes = units.shape[0] * config.size
+    empty = gradient.empty_sums(g.shape[0])
+    sums = jax.tree.map(lambda x: jnp.stack([x] * len(methods)), empty)
+    pieces = []
+    for i in range(config.pieces):
+        sums, seen = piece(jnp.int32(i), jax.random.fold_in(batch_key, i), params, reference, g, sums)
+        pieces.append(seen)
+    measured, reliability = jax.device_get(_fidelity(jax.tree.map(lambda *xs: jnp.concatenate(xs), *pieces)))
+    summary = functools.partial(gradient.summarize, trajectories_per_unit=config.size, reference_noise=noise)
+    quality = jax.device_get(jax.jit(jax.vmap(summary, (0, None)))(sums, g))
+    rows: list[dict[str, object]] = [
+        {"method": "oracle", "measure": f"reliability/{name}", "value": float(value)}
+        for name, value in reliability.items()
+    ]
+    rows += [
+        {"method": "oracle", "measure": "reference/episodes", "value": float(episodes)},
+        {"method": "oracle", "measure": "reference/noise", "value": float(noise / jnp.sum(g * g))},
+    ]
+    for m, method in enumerate(methods):
+        rows += [
+            {"method": method.name, "measure": f"fidelity/{name}", "value": float(v[m])} for name, v in measured.items()
+        ]
+        rows += [
+            {"method": method.name, "measure": f"gradient/{field.name}", "value": float(getattr(quality, field.name)[m])}
+            for field in dataclasses.fields(quality)
+        ]
+    return rows

@@ -59,5 +59,5 @@ def test_a_new_file_and_a_line_are_found(tmp_path, returns, passes):
     if passes:
         assert int(done.stdout.split(" passed")[0].split()[-1]) >= 15, done.stdout
     else:
-        for broken in ("test_sharded_is_unsharded[toy]", "test_form_changes_nothing[split-plain-toy]"):
+        for broken in ("test_sharded_is_unsharded[toy]", "test_form_changes_nothing[padding-plain-toy]"):
             assert f"FAILED tests/test_registry_properties.py::{broken}" in done.stdout, done.stdout

@@ -23,18 +23,20 @@ from agentjax.types import Array, Cache, PyTree, Rollout
 
 def rollout(
     key: Array, policy: Policy, params: PyTree, env: Env, env_params: PyTree, *, groups: int, size: int,
-    temperature: Array | float = 1.0, hinted: bool = False, version: Array | int = 0,
+    temperature: Array | float = 1.0, hinted: bool = False, version: Array | int = 0, tasks: PyTree | None = None,
 ) -> Rollout:
     """Plays `groups` tasks, `size` episodes each; row b belongs to group b // size. Pure; jit it with env and policy fixed.
 
     `key` is consumed. `temperature` > 0 scales the logits (0 is refused; take a small one for nearly greedy play). With
     `hinted` the policy chooses each action with that turn's gold hint in front of it, while its history stays plain: the
-    context of the hindsight teacher, used to measure what hints are worth.
+    context of the hindsight teacher, used to measure what hints are worth. `tasks` (leaves [groups,...]) are played
+    instead of drawn ones: a fixed panel.
     """
     if groups < 1 or size < 1:
         raise ValueError(f"groups and size must be at least 1, got {groups} and {size}")
     task_key, reset_key, env_key, policy_key = jax.random.split(key, 4)
-    tasks = jax.vmap(env.sample_task, (0, None))(jax.random.split(task_key, groups), env_params)
+    if tasks is None:
+        tasks = jax.vmap(env.sample_task, (0, None))(jax.random.split(task_key, groups), env_params)
     tasks = jax.tree.map(lambda x: jnp.repeat(x, size, axis=0), tasks)
     rows = groups * size
     prompt = jax.vmap(env.prompt)(tasks)

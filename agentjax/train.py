@@ -86,6 +86,7 @@ def wishes_of(method: Method, config: TrainConfig) -> Wishes:
         oracle_samples=method.oracle_samples,
         oracle_tokens=ESTIMATORS[method.estimator].resolution == "token",
         chunk=config.chunk,
+        most=config.most,
     )
 
 

@@ -27,6 +27,7 @@ class Wishes:
     oracle_samples: int = 0
     oracle_tokens: bool = True  # False: branch only at the ends of each action
     chunk: int = 0  # positions that pass through the output layer at a time; 0: all
+    most: int = 0  # static bound on action tokens per row for the output layer; 0: every slot
 
 
 FILLED = ("judge", "teacher_logp", "reference_logp", "pairs", "oracle_turn", "oracle_token", "permutation_key")
@@ -66,13 +67,14 @@ def collect(
         hint, mask = hints(hint_key, wishes.hint, env, played)
         window = env.spec.tail_len + env.spec.action_len
         found["teacher_logp"], plain = teacher_logp(
-            policy, reference, trajectory, truth, hint, mask, window=window, chunk=wishes.chunk
+            policy, reference, trajectory, truth, hint, mask, window=window, chunk=wishes.chunk,
+            most=wishes.most,
         )
         found["reference_logp"] = jax.lax.stop_gradient(plain)
     elif "reference_logp" in needs:
         plain, _ = score_tokens(
             policy, reference, trajectory.tokens, trajectory.valid, trajectory.action_mask, trajectory.temperature,
-            chunk=wishes.chunk,
+            chunk=wishes.chunk, most=wishes.most,
         )
         found["reference_logp"] = jax.lax.stop_gradient(plain)
     if "pairs" in needs:

@@ -10,8 +10,8 @@ against the same truth elsewhere. With R the return, G_t the return from turn t,
     gae_0          A_t = r_t + V_{t+1} - V_t                 1 / (2 L - 1)
     exact          A_t = A^pi_t                              1
 
-The right column is |g|^2 / (n E|g_hat - g|^2) for the mean over a unit of n trajectories (n = 1 but for rloo), g exact.
-rloo's form is that of groups whose members draw their need bits apart.
+The right column is |g|^2 / (n E|g_hat - g|^2), g_hat the mean over n trajectories, g exact. They are independent
+but for what rloo shares; its form is that of groups whose members draw their need bits apart.
 """
 
 from __future__ import annotations

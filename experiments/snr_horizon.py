@@ -11,7 +11,8 @@ Expected (dB, raw): full return -8.5, -23.0, -43.0 at L = 2, 10, 100; exact adva
 are unbiased (slope 1), so both estimate the same number; the second carries the noise of the measured slope as well.
 
 Rows (results.jsonl): {"measure", "estimator", "L", "value", "se", "closed_form", "episodes", "seed"}, appended length
-by length; a rerun with the same --out resumes. Time on 2 CPU cores: quick about 20 s (mostly compilation), paper about 3 minutes.
+by length; a rerun with the same --out resumes. Time on 2 CPU cores: quick about 20 s (mostly compilation), paper about
+2 minutes.
 """
 
 from __future__ import annotations

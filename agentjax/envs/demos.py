@@ -33,7 +33,7 @@ def play(key: Array, env: Env, act: Callable[[Array, PyTree], Array], params: Py
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    task_keys, reset_keys, env_keys, act_keys = (jax.random.split(k, batch) for k in jax.random.split(key, 4))
+    task_keys, reset_keys, env_keys, act_keys = jax.random.split(key, (4, batch))
     turns = jnp.arange(env.spec.turns, dtype=jnp.int32)
 
     def episode(task_key: Array, reset_key: Array, env_key: Array, act_key: Array) -> tuple:

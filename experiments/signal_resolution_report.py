@@ -1,0 +1,360 @@
+"""Figures and report of `signal_resolution`, made from its rows alone: `write(out, preset, predictions)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agentjax.credit import ESTIMATORS
+from agentjax.methods import METHODS, Method
+from agentjax.viz import crossover, heatmap, horizon, learning, resolution, tables
+from agentjax.viz.resolution import estimate, rank_correlation
+from agentjax.viz.rows import Rows, Where, at_end, cost_to, gain, median_cost, read, threshold
+from agentjax.viz.statistics import Interval, interval
+from agentjax.viz.style import Arm, in_order
+from experiments import report
+from experiments.report import Prediction, markdown_table, short, show
+
+BUDGETS = ("episodes", "gradient_tokens", "label_bits", "teacher_tokens", "branch_tokens")
+CONTROLS = ("permuted", "opd_placebo", "opd_wrong", "frozen")
+ABBREVIATIONS = ("dpo", "grpo", "rloo", "prm", "opd", "j0", "j1", "j3")
+NOISY = "prm_j3"  # the judge of the noise sweep
+PREDICTORS = {  # measure -> sign with which it should go with the gain
+    "gradient/snr_db": 1, "gradient/cosine_of_mean": 1, "gradient/bias": -1, "gradient/variance": -1,
+    "fidelity/pearson_turn": 1, "fidelity/pearson_token": 1, "fidelity/key_auc": 1, "fidelity/sign_turn": 1,
+    "fidelity/leakage_trajectory": -1, "fidelity/leakage_averaged": -1,
+}  # fmt: skip
+QUICK = "Quick preset: for trying things, not evidence."
+
+
+def arm(method: Method) -> Arm:
+    """How the figures show a method of the registry."""
+    judge, hint, oracle = method.judge is not None, method.hint is not None, "oracle_token" in method.needs
+    source = "judge and hint" if judge and hint else "judge" if judge else "hint" if hint else "outcome"
+    words = method.name.split("_")
+    label = " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
+    return Arm(
+        method.name, label, ESTIMATORS[method.estimator].resolution, "oracle" if oracle else source,
+        control=method.name in CONTROLS,
+    )  # fmt: skip
+
+
+def information(method: Method) -> str:
+    """Where a method's signal comes from, in words."""
+    if not method.update:
+        return "none"
+    if "oracle_token" in method.needs:
+        return "branches (A^pi)" + (", turns permuted" if method.estimator == "permuted" else "")
+    parts = []
+    if method.judge is not None:
+        error = method.judge.false_positive
+        parts.append(f"judge {method.judge.level}" + (f", {error:.0%} errors" if error else ""))
+    if method.hint is not None:
+        parts.append(f"hint: {method.hint}")
+    if method.estimator == "prm_outcome":
+        parts.insert(0, "outcome")
+    return " and ".join(parts) or ("outcome, as pairs" if "pairs" in method.needs else "outcome")
+
+
+class Line(NamedTuple):
+    """One method in the first table."""
+
+    name: str
+    snr: Interval
+    turn_correlation: Interval
+    leakage: tuple[Interval, Interval]  # in a trajectory, averaged
+    success: Interval
+    gain: Interval  # over frozen: on a fixed panel, what a frozen policy scores is what the arm scored at step 0
+    cost: Mapping[str, Mapping[int, float]]  # budget -> seed -> spent, inf if 80% of the expert was never reached
+    rank: int | None  # by mean SNR over seeds, 1 is best, ties share the better rank; None if not measured
+    cost_rank: int | None  # by median episodes; None if half of the seeds or more never got there
+
+
+def ranking(rows: Rows, where: Where) -> list[Line]:
+    """The first table: best fidelity first, methods without a measured SNR and `frozen` last."""
+    names = [m for m in METHODS if rows.select("success", method=m, **where) or _snr(rows, m, where)]
+    level = threshold(rows, **where)
+    snr = {m: estimate(rows, "gradient/snr_db", m, where) for m in names if m != "frozen"}
+    cost = {m: {b: cost_to(rows, b, level, method=m, **where) for b in BUDGETS} for m in names}
+    episodes = {m: median_cost(cost[m]["episodes"]) for m in names if m != "frozen"}
+    lines = []
+    for name in names:
+        mine, end = snr.get(name), at_end(rows, "success", method=name, **where)
+        spent = episodes.get(name, math.nan)
+        lines.append(Line(
+            name=name, snr=mine or interval({}), turn_correlation=estimate(rows, "fidelity/pearson_turn", name, where),
+            leakage=tuple(estimate(rows, f"fidelity/leakage_{of}", name, where) for of in ("trajectory", "averaged")),
+            success=interval(end), gain=interval(gain(rows, method=name, **where)), cost=cost[name],
+            rank=1 + sum(o.mean > mine.mean for o in snr.values() if o.seeds) if mine and mine.seeds else None,
+            cost_rank=1 + sum(o < spent for o in episodes.values()) if math.isfinite(spent) else None,
+        ))  # fmt: skip
+    return sorted(lines, key=lambda line: (line.rank is None, line.rank, line.name == "frozen"))
+
+
+def _snr(rows: Rows, method: str, where: Where) -> dict[int, float]:
+    return rows.values("gradient/snr_db", method=method, step=0, **where)
+
+
+def ranking_table(rows: Rows, where: Where) -> str:
+    """`ranking` as Markdown."""
+    header = (
+        "fidelity rank", "method", "resolution", "information", "SNR, slope-corrected (dB)", "correlation by turn",
+        "leakage: trajectory / averaged", "success at the end", "gain over frozen", "cost rank",
+        *(f"{budget.replace('_', ' ')} to 80%" for budget in BUDGETS),
+    )  # fmt: skip
+    lines = []
+    for line in ranking(rows, where):
+        method = METHODS[line.name]
+        leakage = " / ".join(show(each._replace(low=math.nan)) for each in line.leakage)
+        lines.append((
+            _rank(line.rank), line.name, ESTIMATORS[method.estimator].resolution, information(method),
+            show(line.snr, 1), show(line.turn_correlation), leakage,
+            show(line.success), show(line.gain, sign=True), _rank(line.cost_rank),
+            *(cost_text(line.cost[budget], counted=budget == "episodes") for budget in BUDGETS),
+        ))  # fmt: skip
+    return markdown_table(header, lines)
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def cost_text(cost: Mapping[int, float], *, counted: bool = True) -> str:
+    """"1.2k"; "1.2k (4 of 5)" where a seed never got there; "never (1 of 5)" where half of them or more did not."""
+    if not cost:
+        return "-"
+    reached, median = sum(map(math.isfinite, cost.values())), median_cost(cost)
+    count = f" ({reached} of {len(cost)})" if counted and reached < len(cost) else ""
+    return ("never" if math.isinf(median) else short(median)) + count
+
+
+def settings(rows: Rows) -> list[tuple[str, dict[str, Any]]]:
+    """(title, selection) of pivot at the p0 nearest to .1, then of every umbrella length with learning curves."""
+    rates = rows.distinct("p0", "success", env="pivot") or rows.distinct("p0", "gradient/snr_db", env="pivot")
+    found: list[tuple[str, dict[str, Any]]] = []
+    if rates:
+        main = min(rates, key=lambda p0: abs(p0 - 0.1))
+        found.append((f"pivot, p0 = {main:g}", {"env": "pivot", "p0": main}))
+    for length in sorted(rows.distinct("length", "success", env="umbrella")):
+        found.append((f"umbrella chain, L = {length}", {"env": "umbrella", "length": length}))
+    if rows.select("success", env="umbrella", length=None):
+        found.append(("umbrella chain", {"env": "umbrella", "length": None}))
+    return found
+
+
+def figures(rows: Rows, out: Path) -> dict[str, str]:
+    """Draws what the rows allow. File name -> caption, or a note that starts with "Skipped"."""
+    arms = [arm(method) for method in METHODS.values()]
+    trained = [a for a in arms if a.name != "frozen"]
+    found = settings(rows)
+    main = found[0][1] if found and found[0][1]["env"] == "pivot" else {"env": "pivot", "p0": 0.1}
+    judges = {n: METHODS[n].judge.false_positive for n in ("prm_j1", "prm_j3_low", "prm_j3_high")}
+    chain = [row for row in rows.by_measure.get("snr_db_raw", ()) if row["env"] == "umbrella_horizon"]
+
+    def draw_horizon(path: Path) -> bool:
+        if chain:
+            horizon.draw(chain, path)
+        return bool(chain)
+
+    drawings = {
+        "spectrum.png": ("Resolution and measured fidelity", lambda p: resolution.spectrum(rows, trained, main, p)),
+        "fidelity_learning.png": (
+            "Fidelity against what was learned", lambda p: resolution.fidelity_learning(rows, trained, found, p)
+        ),
+        "learning.png": ("Success against cost", lambda p: learning.curves(rows, arms, main, p)),
+        "chapter.png": ("One trajectory, every method's credit", lambda p: heatmap.chapter(rows, trained, p)),
+        "leakage.png": ("Credit on turns that do not matter", lambda p: tables.leakage(rows, trained, main, p)),
+        "signs.png": ("Sign of the credit by outcome and truth", lambda p: tables.signs(rows, trained, main, p)),
+        "horizon.png": ("Signal-to-noise against horizon, with closed forms", draw_horizon),
+        "crossover.png": (
+            "Noise that makes a finer signal worse",
+            lambda p: crossover.crossover(rows, main, p, judge=NOISY, judges=judges, reference="grpo"),
+        ),
+        "difficulty.png": (
+            "Gain against the success before RL", lambda p: learning.difficulty(rows, trained, {"env": "pivot"}, p)
+        ),
+    }  # fmt: skip
+    return {
+        name: caption if draw(out / name) else f"Skipped: the rows for it are missing ({caption.lower()})."
+        for name, (caption, draw) in drawings.items()
+    }
+
+
+def gates(rows: Rows) -> str:
+    """Base, hinted and expert success, and the oracle's reliability, by setting, against what was asked of them."""
+    lines = []
+    fields = ("env", "p0", "length")
+    names = ("base_success", "hinted_success", "expert_success", "reliability/turn", "reliability/token")
+    keys = dict.fromkeys(tuple(row.get(f) for f in fields) for name in names for row in rows.by_measure.get(name, ()))
+    for key in keys:
+        where = dict(zip(fields, key, strict=True))
+        found = [interval(rows.values(name, **where)) for name in names[:3]]
+        trust = [interval(rows.values(name, step=0, **where)) for name in names[3:]]
+        base, hinted, _ = found
+        verdicts = []
+        if where["p0"] and base.seeds:
+            within = 1 / 1.5 <= base.mean / where["p0"] <= 1.5
+            verdicts.append(f"base success {'within' if within else 'NOT within'} a factor 1.5 of p0")
+        if hinted.seeds:
+            verdicts.append(f"hinted success {'at least' if hinted.mean >= 0.9 else 'BELOW'} .9")
+        title = ", ".join(f"{f} {v}" if f != "env" else v for f, v in where.items() if v is not None)
+        lines.append((title, *(show(each) for each in (*found, *trust)), "; ".join(verdicts) or "-"))
+    header = ("setting", "base", "hinted", "expert", "reliability by turn", "by token", "gates")
+    return markdown_table(header, lines) if lines else "Not measured.\n"
+
+
+def budgets(rows: Rows, where: Where) -> str:
+    """What all trained arms spent alike by the end of training, and what they did not."""
+    names = [m for m in METHODS if m != "frozen" and rows.select("success", method=m, **where)]
+    curve = rows.curve("success", method=names[0], **where) if names else None
+    if curve is None:
+        return "Not measured."
+    equal, unequal = [f"RL iterations ({curve.steps[-1]})"], []
+    for budget in (*BUDGETS, "turns"):
+        spent = {m: interval(values).mean for m in names if (values := at_end(rows, budget, method=m, **where))}
+        if not spent:
+            continue
+        low, high = (choose(spent, key=spent.__getitem__) for choose in (min, max))
+        name = budget.replace("_", " ")
+        if spent[high] <= 1.01 * spent[low]:
+            equal.append(f"{name} ({short(spent[high])})")
+        else:
+            unequal.append(f"{name} (from {short(spent[low])}, {low}, to {short(spent[high])}, {high})")
+    text = f"Equal in every trained arm, to 1%: {', '.join(equal)}."
+    return text + (f" Not equal: {'; '.join(unequal)}." if unequal else "")
+
+
+def predictors(rows: Rows, arms: Sequence[Arm], found: Sequence[tuple[str, Where]]) -> str:
+    """Which measure of fidelity at the start goes with the gain: tau by setting, and the test on the last setting."""
+    taus = {
+        m: [rank_correlation(rows, arms, where, measure=m)[0] for _, where in found] for m in PREDICTORS
+    }  # fmt: skip
+    taus = {m: each for m, each in taus.items() if any(not math.isnan(t.mean) for t in each)}
+    if not taus:
+        return "Not measured.\n"
+    text = markdown_table(
+        ("measure at the start", "expected sign", *(title for title, _ in found)),
+        [(m, "+" if PREDICTORS[m] > 0 else "-", *(show(t, sign=True) for t in each)) for m, each in taus.items()],
+    )
+    if len(found) > 1 and all(not math.isnan(t.mean) for t in next(iter(taus.values()))):
+        best = max(taus, key=lambda m: PREDICTORS[m] * taus[m][0].mean)
+        text += (
+            f"\nHeld-out environment: the measure chosen on {found[0][0]} is {best} (tau"
+            f" {show(taus[best][0], sign=True)}); on {found[-1][0]}, which had no part in the choice, its tau is"
+            f" {show(taus[best][-1], sign=True)}.\n"
+        )
+    return text
+
+
+def along_training(rows: Rows, where: Where) -> str:
+    """SNR and correlation by turn at the checkpoints where fidelity was measured."""
+    steps = sorted(rows.distinct("step", "gradient/snr_db", **where))
+    names = [m for m in METHODS if len(rows.distinct("step", "gradient/snr_db", method=m, **where)) > 1]
+    measures = (("gradient/snr_db", "SNR (dB)", 1), ("fidelity/pearson_turn", "correlation by turn", 2))
+    if len(steps) < 2 or not names:
+        return "Measured at the start only.\n"
+    return markdown_table(
+        ("method", *(f"{title}, step {step}" for _, title, _ in measures for step in steps)),
+        [
+            (m, *(show(estimate(rows, name, m, where, step=s), digits) for name, _, digits in measures for s in steps))
+            for m in names
+        ],
+    )
+
+
+def endings(rows: Rows, where: Where) -> str:
+    """The learning rate that tuning chose for each arm, and entropy and divergence from the start at the end."""
+    grid = sorted(rows.distinct("learning_rate", "tuning_score", **where))
+    lines = []
+    for name in (m for m in METHODS if rows.select("success", method=m, **where)):
+        rates = sorted(rows.distinct("learning_rate", "success", method=name, **where))
+        edge = " (edge of the grid)" if grid and rates and rates[-1] in (grid[0], grid[-1]) else ""
+        ends = (interval(at_end(rows, m, method=name, **where)) for m in ("entropy", "kl"))
+        lines.append((name, ", ".join(f"{r:g}" for r in rates) + edge or "-", *(show(each) for each in ends)))
+    tuned = f"One grid for every arm, {', '.join(f'{r:g}' for r in grid)}, tuned on seeds that are not reported.\n\n"
+    header = ("method", "learning rate", "entropy of a token at the end (nats)", "KL from the start at the end")
+    return (tuned if grid else "Not tuned.\n\n") + markdown_table(header, lines)
+
+
+def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> None:
+    """Draws every figure and writes report.md from out/results.jsonl; what the rows lack is said, never an error."""
+    rows = read(out / "results.jsonl")
+    found = settings(rows)
+    drawn = figures(rows, out)
+    main = found[0][1] if found else {"env": "pivot", "p0": 0.1}
+    trained = in_order([arm(m) for m in METHODS.values() if m.update])
+    evaluated = report.evaluate(predictions, rows)
+    seeds = rows.distinct("seed", "success", **main)
+    parts = [QUICK + "\n"] if preset == "quick" else []
+    parts += [
+        "# How the resolution of the learning signal changes credit assignment\n",
+        f"Preset {preset}, {len(seeds)} paired seeds. Square brackets: 95% bootstrap intervals of the mean over seeds,"
+        " drawn for all arms together and expanded for small numbers (of a single seed: two standard errors of the"
+        " measurement).\n",
+        f"## Methods by fidelity ({found[0][0] if found else 'pivot'})\n",
+        ranking_table(rows, main),
+        "\nFidelity rank: by mean slope-corrected signal-to-noise of the gradient, per trajectory, at the start of RL;"
+        " -inf where the mean gradient points away from the true one. Cost: what was spent when success on the panel"
+        f" first reached 80% of the expert's ({threshold(rows, **main):.2f}), median over seeds; never (k of n): k of n"
+        " seeds got there. Cost rank: by episodes. Gain over frozen: success at the end less at the start, as a frozen"
+        " policy scores the same on the fixed panel at any time.\n",
+    ]  # fmt: skip
+    for title, where in found[1:]:
+        parts += [f"### {title}\n", ranking_table(rows, where)]
+    parts.append("## Predictions, written before the run\n")
+    for each, held, evidence in evaluated:
+        word = report.WORDS[held]
+        parts.append(f"**{each.name}** ({each.claim}): *{word}*. {each.text} {_sentence(evidence)}\n")
+    verdicts = report.claim_verdicts(evaluated)
+    if verdicts:
+        parts.append("By claim: " + "; ".join(f"{claim}: {verdict}" for claim, verdict in verdicts.items()) + ".\n")
+    parts += [
+        "## Does fidelity predict learning?\n",
+        "Kendall's tau over arms between a measure at the start and the gain (success at the end less at the start)."
+        " The interval is over seeds; the arms are those we chose, not a sample of all arms.\n",
+        predictors(rows, trained, found),
+        "## Fidelity along training\n",
+        "Measured on the policy that each arm has become, so later columns compare different policies.\n",
+        along_training(rows, main),
+        "## Where noise makes the finer signal worse\n",
+        noise_note(rows, main),
+        "## Budgets\n",
+        budgets(rows, main) + "\n",
+        report.power_note(rows, [a.name for a in trained], main) + "\n",
+        "## Learning rates, and where the policies ended\n",
+        endings(rows, main),
+        "## Gates\n",
+        gates(rows),
+        "## Figures\n",
+    ]
+    for name, caption in drawn.items():
+        drawn_line = f"![{caption}]({name})\n\n*{caption}.*\n"
+        parts.append(f"- {name}: {caption}\n" if caption.startswith("Skipped") else drawn_line)
+    parts += transcript(rows)
+    (out / "report.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def noise_note(rows: Rows, where: Where) -> str:
+    """The crossover of the judge against GRPO, by SNR and by gain, in a sentence each."""
+    judges = {n: METHODS[n].judge.false_positive for n in ("prm_j1", "prm_j3_low", "prm_j3_high")}
+    swept = crossover.snr_crossing(rows, where, judge=NOISY, reference="grpo")
+    learned = crossover.gain_crossing(rows, where, judges=judges, reference="grpo")
+    text = []
+    if swept is not None:
+        tried = f"error rates {swept[0][0]:g} to {swept[0][-1]:g}"
+        text.append(f"By signal-to-noise: {crossover.describe(swept[1])} ({tried}).")
+    if learned is not None:
+        text.append(f"By learning gain: {crossover.describe(learned)}.")
+    return (" ".join(text) or "Not measured.") + "\n"
+
+
+def transcript(rows: Rows) -> list[str]:
+    """The turns around the key turns of the trajectory in chapter.png."""
+    lines = heatmap.transcript(rows)
+    return ["The turns around its key turn (*), seen > done:\n", "```", *lines, "```", ""] if lines else []

@@ -136,9 +136,9 @@ def _fidelity(seen: dict[str, PyTree]) -> tuple[dict[str, Array], dict[str, Arra
 
 def make_assess(
     policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig
-) -> Callable[[Array, PyTree, PyTree], list[dict[str, object]]]:
-    """assess(key, params, reference) -> tidy rows (method, measure, value): fidelity/*, gradient/* with *_se,
-    reliability/*, reference/*. Compiles on the first call, once for all parameters.
+) -> Callable[..., list[dict[str, object]]]:
+    """assess(key, params, reference, share=1) -> tidy rows (method, measure, value): fidelity/*, gradient/* with *_se,
+    reliability/*, reference/*. Compiles on the first call, once for all parameters. `share` divides the batch sizes.
     """
     reference_piece = jax.jit(functools.partial(_reference_piece, policy, env, config))
     piece = jax.jit(functools.partial(_piece, policy, env, methods, config))
@@ -147,11 +147,11 @@ def make_assess(
 
 def _assess(
     reference_piece: Callable, piece: Callable, methods: tuple[Method, ...], config: AssessConfig, key: Array,
-    params: PyTree, reference: PyTree,
+    params: PyTree, reference: PyTree, share: int = 1,
 ) -> list[dict[str, object]]:
     reference_key, batch_key = jax.random.split(key)
     units = jnp.concatenate(
-        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in range(config.reference_pieces)]
+        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in range(max(config.reference_pieces // share, 1))]
     )
     g = units.mean(axis=0)
     noise = jnp.sum(jnp.var(units, axis=0, ddof=1)) / units.shape[0]
@@ -159,7 +159,7 @@ def _assess(
     empty = gradient.empty_sums(g.shape[0])
     sums = jax.tree.map(lambda x: jnp.stack([x] * len(methods)), empty)
     pieces = []
-    for i in range(config.pieces):
+    for i in range(max(config.pieces // share, 1)):
         sums, seen = piece(jnp.int32(i), jax.random.fold_in(batch_key, i), params, reference, g, sums)
         pieces.append(seen)
     measured, reliability = jax.device_get(_fidelity(jax.tree.map(lambda *xs: jnp.concatenate(xs), *pieces)))

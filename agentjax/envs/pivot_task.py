@@ -67,6 +67,14 @@ def difficulty(
 
 
 PRESETS: dict[str, tuple[PivotConfig, dict[str, Any]]] = {
+    "tiny": (
+        PivotConfig(turns=4, max_goals=2, max_lures=1, max_gap=1, places=6, tools=3, args=3, fillers=1, action_len=4),
+        dict(turns=4, key_turns=2, lures=1, gap=1),
+    ),
+    "short": (
+        PivotConfig(turns=5, max_goals=2, max_lures=1, max_gap=2, places=6, tools=3, args=3, fillers=2, action_len=4),
+        dict(turns=5, key_turns=2, lures=1, gap=1),
+    ),
     "small": (
         PivotConfig(turns=6, max_goals=2, max_lures=1, max_gap=2, places=6, tools=3, args=3, fillers=2, action_len=5),
         dict(turns=6, key_turns=2, lures=1, gap=1),

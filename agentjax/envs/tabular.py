@@ -174,6 +174,11 @@ def tabular_env(
             state_key=ops.hash_tokens(jnp.stack([state.index, state.turn])),
         )
 
+    def wrong_hint(key: Array, state: TabularState) -> Array:
+        count = len(action_words)
+        other = (best(state) + jax.random.randint(key, (), 1, max(count, 2), jnp.int32)) % count
+        return ids.hint[other][None]
+
     def action_tokens() -> Array:
         return jnp.zeros(len(spec.vocabulary), bool).at[ids.action].set(True)
 
@@ -188,4 +193,5 @@ def tabular_env(
         expert=lambda state: ids.action[best(state)][None],
         action_tokens=action_tokens,
         exact=model,
+        wrong_hint=wrong_hint,
     )

@@ -34,6 +34,8 @@ def rollout(
     """
     if groups < 1 or size < 1:
         raise ValueError(f"groups and size must be at least 1, got {groups} and {size}")
+    if isinstance(temperature, (int, float)) and temperature <= 0:
+        raise ValueError(f"temperature must be positive, got {temperature}; take a small one for greedy play")
     task_key, reset_key, env_key, policy_key = jax.random.split(key, 4)
     if tasks is None:
         tasks = jax.vmap(env.sample_task, (0, None))(jax.random.split(task_key, groups), env_params)

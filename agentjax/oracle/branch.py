@@ -37,9 +37,8 @@ class Oracle:
     turn: Moments  # [B,T], A^pi of each turn
 
 
-def _moments(total: Array, square: Array, halves: Array, samples: int) -> Moments:
-    mean = total / samples
-    spread = jnp.maximum(square / samples - jnp.square(mean), 0.0) * samples / max(samples - 1, 1)
+def _moments(mean: Array, square: Array, halves: Array, samples: int) -> Moments:
+    spread = jnp.maximum(square, 0.0) / max(samples - 1, 1)
     counts = jnp.array([(samples + 1) // 2, max(samples // 2, 1)], jnp.float32)
     return Moments(
         mean=mean, error=jnp.sqrt(spread / samples), halves=halves / counts.reshape((2,) + (1,) * (halves.ndim - 1))
@@ -75,11 +74,12 @@ def measure(
             value = returns * weight
             parts = (value, jnp.diff(value, axis=1), value[:, -1] - value[:, 0])
             half = (jnp.arange(2) == k % 2).astype(jnp.float32)
-            new = tuple(
-                (t + x, s + jnp.square(x), h + half.reshape((2,) + (1,) * x.ndim) * x[None])
-                for (t, s, h), x in zip(carry, parts, strict=True)
-            )
-            return new, None
+
+            def welford(mean: Array, square: Array, halves: Array, x: Array) -> tuple[Array, Array, Array]:
+                new = mean + (x - mean) / (k + 1).astype(jnp.float32)  # equal samples: a spread of exactly 0
+                return new, square + (x - mean) * (x - new), halves + half.reshape((2,) + (1,) * x.ndim) * x[None]
+
+            return tuple(welford(*stats, x) for stats, x in zip(carry, parts, strict=True)), None
 
         shapes = ((rows, places.size), (rows, places.size - 1), (rows,))
         zero = tuple((jnp.zeros(s), jnp.zeros(s), jnp.zeros((2, *s))) for s in shapes)

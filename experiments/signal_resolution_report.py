@@ -306,7 +306,7 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
     parts.append("## Predictions, written before the run\n")
     for each, held, evidence in evaluated:
         word = report.WORDS[held]
-        parts.append(f"**{each.name}** ({each.claim}): *{word}*. {each.text} {_sentence(evidence)}\n")
+        parts.append(f"**{each.name}** ({each.claim}): *{word}*. {each.text} Numbers: {evidence}.\n")
     verdicts = report.claim_verdicts(evaluated)
     if verdicts:
         parts.append("By claim: " + "; ".join(f"{claim}: {verdict}" for claim, verdict in verdicts.items()) + ".\n")
@@ -334,10 +334,6 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         parts.append(f"- {name}: {caption}\n" if caption.startswith("Skipped") else drawn_line)
     parts += transcript(rows)
     (out / "report.md").write_text("\n".join(parts), encoding="utf-8")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
 def noise_note(rows: Rows, where: Where) -> str:

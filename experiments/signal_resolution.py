@@ -133,7 +133,7 @@ class Settings:
     arms: tuple[str, ...] = ARMS
     seeds: int = 5
     iterations: int = 100
-    sweep_iterations: int = 60
+    sweep_iterations: int = 40
     every: int = 10  # iterations between evaluations on the panel
     rates: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)  # the one grid of learning rates, for every arm
     tune_iterations: int = 40  # of tuning, on seeds of its own; 0: take the middle rate
@@ -376,7 +376,7 @@ def chapter_rows(settings: Settings, cache: Path) -> list[dict[str, Any]]:
         play_key, truth_key, oracle_key, signal_key = jax.random.split(key, 4)
         played = rollout(play_key, task.policy, task.start, task.env, task.env.params, groups=4, size=8)
         measure = functools.partial(branch.measure, policy=task.policy, params=task.start, env=task.env, played=played)
-        truth, own = measure(truth_key, samples=16), measure(oracle_key, samples=4)
+        truth, own = measure(truth_key, samples=8), measure(oracle_key, samples=4)
         credits = []
         for i, entry in enumerate(entries):
             signals = collect(jax.random.fold_in(signal_key, i), train.wishes_of(entry, settings.train), task.policy,
@@ -443,7 +443,7 @@ def run(settings: Settings, out: Path, cache: Path, preset: str) -> None:
                     if main and settings.along and name in HEADLINE and task.name == "pivot" and assess_main is not None:
                         middle = settings.iterations // settings.every // 2 * settings.every
                         for step, params in zip((middle, settings.iterations), kept[1:], strict=True):
-                            rows += assess_main(jax.random.key(22), params, step, name, 4)
+                            rows += assess_main(jax.random.key(22), params, step, name, 8)
                     ledger.add(unit, rows)
                 progress.advance(bar)
         if settings.chapter and "chapter" not in ledger.done:

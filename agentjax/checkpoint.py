@@ -9,7 +9,6 @@ Settings are plain JSON. A folder belongs to one set of them: with others both f
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pathlib
 from collections.abc import Mapping
@@ -17,8 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from orbax.checkpoint import v1 as ocp
-
-logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)  # chatter on every save
 
 State = TypeVar("State")
 KEPT = 2  # a newest one that turns out damaged leaves one to go on from

@@ -24,6 +24,7 @@ from agentjax.methods import Method
 from agentjax.policies.base import Policy, score_tokens
 from agentjax.rollout import rollout
 from agentjax.signals.collect import Wishes, check, collect
+from agentjax.signals.critic import SignalModel, read
 from agentjax.types import Array, Credit, Outputs, PyTree, Signals, Trajectory, record
 
 
@@ -41,7 +42,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if min(self.groups, self.size, self.epochs) < 1:
-            raise ValueError(f"groups, size and epochs must be at least 1, got {self.groups}, {self.size}, {self.epochs}")
+            sizes = f"{self.groups}, {self.size}, {self.epochs}"
+            raise ValueError(f"groups, size and epochs must be at least 1, got {sizes}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}; take a small one for greedy play")
 
@@ -56,6 +58,7 @@ class TrainState:
     step: Array  # int32[]
     learning_rate: Array  # float32[]
     broken: Array  # int32[], 0: fine, 1: loss, 2: gradient was not finite at `step`; later steps change nothing
+    critic: PyTree = None  # state of a learned signal, if there is one
 
 
 BROKEN = ("", "loss", "gradient")
@@ -65,8 +68,13 @@ def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.scale_by_adam(b1=0.9, b2=0.99))
 
 
-def init_state(key: Array, params: PyTree, learning_rate: Array | float, config: TrainConfig) -> TrainState:
-    """A fresh run from `params`. vmap over `key` (and `learning_rate`) for seeds and sweeps. `key` is kept."""
+def init_state(
+    key: Array, params: PyTree, learning_rate: Array | float, config: TrainConfig, critic: PyTree = None
+) -> TrainState:
+    """A fresh run from `params`. vmap over `key` (and `learning_rate`) for seeds and sweeps. `key` is kept.
+
+    `critic` is `SignalModel.init(key)` where `make_step` is given one.
+    """
     return TrainState(
         params=params,
         opt_state=_optimizer(config).init(params),
@@ -74,6 +82,7 @@ def init_state(key: Array, params: PyTree, learning_rate: Array | float, config:
         step=jnp.int32(0),
         learning_rate=jnp.asarray(learning_rate, jnp.float32),
         broken=jnp.int32(0),
+        critic=critic,
     )
 
 
@@ -119,7 +128,7 @@ def update(
             return loss_of(policy, method, config, params, trajectory, signals, credit)
 
         (loss, metrics), gradient = jax.value_and_grad(objective, has_aux=True)(state.params)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float rate to an int count
             moves, opt_state = _optimizer(config).update(gradient, state.opt_state)
         params = jax.tree.map(lambda p, m: p - state.learning_rate * m, state.params, moves)
@@ -138,14 +147,18 @@ def update(
 
 
 def make_step(
-    policy: Policy, env: Env, method: Method, config: TrainConfig, shard: Callable[[Any], Any] = lambda tree: tree
+    policy: Policy, env: Env, method: Method, config: TrainConfig, shard: Callable[[Any], Any] = lambda tree: tree,
+    critic: SignalModel | None = None,
 ) -> Callable[[TrainState, PyTree], tuple[TrainState, dict[str, Array]]]:
     """step(state, reference) -> (state, metrics): one batch from play to update. Pure; jit or vmap it.
 
-    `shard` constrains arrays whose first axis is rows (`parallel.shard_rows(mesh)`). A method whose signals nobody fills
-    raises here, before any compute.
+    `shard` constrains arrays whose first axis is rows (`parallel.shard_rows(mesh)`). `critic` fills `value` and
+    `token_value` from its state in `TrainState`, then learns from the batch. A method whose signals nobody fills raises
+    here, before any compute.
     """
     wishes = wishes_of(method, config)
+    learned = () if critic is None else critic.fills
+    wishes = dataclasses.replace(wishes, needs=tuple(name for name in wishes.needs if name not in learned))
     check(wishes)
 
     def step(state: TrainState, reference: PyTree) -> tuple[TrainState, dict[str, Array]]:
@@ -156,8 +169,16 @@ def make_step(
         )
         played = shard(played)
         signals = collect(signal_key, wishes, policy, state.params, reference, env, played)
+        if critic is not None:
+            hidden = read(policy, state.params, played.trajectory)
+            signals = dataclasses.replace(signals, **critic.apply(state.critic, played.trajectory, hidden))
         state, _, metrics = update(policy, method, config, state, played.trajectory, signals)
         metrics |= batch_metrics(played.trajectory)
+        if critic is not None:
+            taught, more = critic.update(state.critic, played.trajectory, hidden)
+            keep = lambda new, old: jnp.where(state.broken > 0, old, new)  # noqa: E731
+            state = dataclasses.replace(state, critic=jax.tree.map(keep, taught, state.critic))
+            metrics |= more
         return dataclasses.replace(state, key=next_key, step=state.step + 1), metrics
 
     return step

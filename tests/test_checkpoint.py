@@ -78,6 +78,7 @@ def test_other_settings_are_named_and_change_nothing(tmp_path):
     assert same(checkpoint.restore(tmp_path, fresh(), SETTINGS), fresh(2))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads, on damaged files
 def test_missing_damaged_and_unwritable_folders(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"no checkpoint in {tmp_path / 'none'}"):
         checkpoint.restore(tmp_path / "none", fresh(), SETTINGS)

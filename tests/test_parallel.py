@@ -19,7 +19,7 @@ CONFIG = train.TrainConfig(groups=2, size=8)
 
 def test_mesh_asks_for_devices_that_exist():
     assert parallel.make_mesh(8).shape == {"data": 8} and parallel.make_mesh().size == 1
-    with pytest.raises(ValueError, match="data=9 asks for 9 devices, there are 8: TFRT_CPU_0, "):
+    with pytest.raises(ValueError, match="data=9 asks for 9 devices, there are 8: .*0, .*7"):
         parallel.make_mesh(9)
     with pytest.raises(ValueError, match="data=0"):
         parallel.make_mesh(0)

@@ -205,6 +205,19 @@ def gates(rows: Rows) -> str:
     return markdown_table(header, lines) if lines else "Not measured.\n"
 
 
+def truth_note(rows: Rows, where: Where) -> str:
+    """How much of the truth has a sign, and what that does to leakage and sign tables."""
+    share = list(rows.values("fidelity/sign_turn_share", step=0, **where).values())
+    floor = list(rows.values("fidelity/leakage_trajectory", step=0, method="oracle_token", **where).values())
+    if not share:
+        return ""
+    text = (
+        f"A^pi counts as non-zero beyond two standard errors of the oracle: {share[-1]:.1%} of the turns. Leakage and"
+        " the sign table count all others as neutral, so leakage is an upper bound"
+    )
+    return text + (f"; the oracle's own token credit leaks {floor[-1]:.2f}.\n" if floor else ".\n")
+
+
 def budgets(rows: Rows, where: Where) -> str:
     """What all trained arms spent alike by the end of training, and what they did not."""
     names = [m for m in METHODS if m != "frozen" and rows.select("success", method=m, **where)]
@@ -327,6 +340,7 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         endings(rows, main),
         "## Gates\n",
         gates(rows),
+        truth_note(rows, main),
         "## Figures\n",
     ]
     for name, caption in drawn.items():

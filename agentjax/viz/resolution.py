@@ -10,7 +10,7 @@ import numpy as np
 
 from agentjax.viz import style
 from agentjax.viz.rows import Rows, Where, gain
-from agentjax.viz.statistics import Interval, interval, kendall, resampled, tails
+from agentjax.viz.statistics import RESAMPLES, Interval, inflation, interval, kendall, resampled
 from agentjax.viz.style import Arm
 
 SPECTRUM = (
@@ -51,6 +51,8 @@ def spectrum(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
                 panel.text(0.02, i, "wrong direction", fontsize=7, va="center", color=arm.colour, transform=edge)
         panel.set_title(title, fontsize=9)
         panel.grid(axis="x", alpha=0.3)
+        if measure == "gradient/snr_db":
+            style.frame(panel, [each.mean for each in found if math.isfinite(each.mean)])
         if measure.startswith("fidelity"):
             panel.axvline(0, color=style.GREY, lw=0.8)
         style.name_rows(panel, arms)
@@ -83,12 +85,23 @@ def rank_correlation(
     centre = float(kendall(x.mean(axis=1), y.mean(axis=1)))
     if y.shape[1] < 2:
         return Interval(centre, math.nan, math.nan, 1), used
-    draws_x, draws_y = (a[:, resampled(a.shape[1])].mean(axis=2).T for a in (x, y))
+    draws_x, draws_y = (_draws(a) for a in (x, y))
     if x.shape[1] == 1:
         errors = [list(rows.values(f"{measure}_se", method=name, **at).values()) or [0.0] for name in used]
         draws_x = draws_x + np.random.default_rng(0).normal(size=draws_x.shape) * np.array([e[0] for e in errors])
-    low, high = np.percentile(kendall(draws_x, draws_y), tails(y.shape[1]))
+    low, high = np.percentile(kendall(draws_x, draws_y), (2.5, 97.5))
     return Interval(centre, float(low), float(high), y.shape[1]), used
+
+
+def _draws(values: np.ndarray) -> np.ndarray:
+    """[resamples, arms]: bootstrap means of values[arms, seeds], seeds drawn together, stretched for few seeds."""
+    count, mean = values.shape[1], values.mean(axis=1)
+    if count < 2:
+        return np.tile(mean, (RESAMPLES, 1))
+    found = values[:, resampled(count)].mean(axis=2).T
+    with np.errstate(invalid="ignore"):
+        stretched = mean + (found - mean) * inflation(count)
+    return np.where(np.isfinite(stretched), stretched, found)
 
 
 def _shared(tables: Sequence[Mapping[int, float]]) -> np.ndarray:
@@ -129,6 +142,7 @@ def fidelity_learning(rows: Rows, arms: Sequence[Arm], settings: Sequence[tuple[
         counts += [each.seeds for each in y]
         labels.append((panel, [(p, e.mean, a.label, a.colour) for p, e, a in zip(places, y, chosen, strict=True)]))
         panel.margins(0.12, 0.1)
+        style.frame(panel, places)
     axes[0, 0].set_ylabel("learning gain: success at the end less at the start", fontsize=9)
     figure.suptitle(f"Gain: {style.over(counts)}", fontsize=9)
     for panel, points in labels:

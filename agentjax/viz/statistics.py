@@ -45,6 +45,14 @@ def tails(count: int, *, level: float = 0.95) -> tuple[float, float]:
     return tail, 100 - tail
 
 
+def inflation(count: int) -> float:
+    """By how much a bootstrap distribution of `count` values must be stretched for plain 95% percentiles to do.
+
+    sqrt(n / (n-1)) t_{n-1, .975} / 1.96: 1.58 at n = 5. nan for one value.
+    """
+    return math.nan if count < 2 else math.sqrt(count / (count - 1)) * float(stdtrit(count - 1, 0.975)) / 1.96
+
+
 def bootstrap(
     values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

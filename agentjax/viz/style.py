@@ -103,9 +103,17 @@ def name_resolutions(axes: Axes, arms: Sequence[Arm]) -> None:
         places = [i for i, arm in enumerate(arms) if arm.resolution == resolution]
         if places:
             axes.annotate(
-                resolution, (1.02, float(np.mean(places))), xycoords=("axes fraction", "data"), rotation=270,
-                va="center", ha="left", fontsize=8, color=COLOURS[resolution], annotation_clip=False,
+                resolution, (1.02, float(np.mean(places))), xycoords=("axes fraction", "data"), va="center",
+                ha="left", fontsize=8, color=COLOURS[resolution], annotation_clip=False,
             )  # fmt: skip
+
+
+def frame(axes: Axes, places: Sequence[float]) -> None:
+    """Horizontal limits around the points, not around bars that are several times as wide: those leave the frame."""
+    if len(places):
+        room = 0.2 * max(max(places) - min(places), 1.0)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, min(places) - room), min(high, max(places) + room))
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, gap: float = 0.055) -> None:

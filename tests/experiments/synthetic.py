@@ -42,7 +42,7 @@ def fidelity(env, p0, method, snr, turn, *, step=0, error=None, signs=True):
         "gradient/cosine_of_mean": max(turn, 0), "gradient/bias": 1 - turn, "gradient/variance": 10 ** (-snr / 10),
         "fidelity/pearson_turn": turn, "fidelity/pearson_token": turn * 0.8, "fidelity/key_auc": 0.5 + turn / 2,
         "fidelity/sign_turn": 0.5 + turn / 2, "fidelity/leakage_trajectory": leak,
-        "fidelity/leakage_averaged": leak / 3,
+        "fidelity/leakage_averaged": leak / 3, "fidelity/sign_turn_share": 0.4,
     }  # fmt: skip
     if signs:
         share = {"success": (0.06, 0.03, 0.01), "failure": (0.1, 0.5, 0.3)}

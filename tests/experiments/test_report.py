@@ -186,6 +186,7 @@ def test_report_says_what_held_and_what_was_spent(written):
     assert "base success within a factor 1.5 of p0" in text
     # the judge's SNR falls from -16 by 3 dB per .1 and meets GRPO's -21 at error 1/6
     assert "By signal-to-noise: crossover at 0.17 [0.1" in text
+    assert "40.0% of the turns" in text and "the oracle's own token credit leaks 0.05" in text  # .9 - .9 * .95 = .045
     assert "turn 14* ok, at lamp, note door=red (14)" in text
     arms = [signal_resolution_report.arm(method) for method in signal_resolution_report.METHODS.values()]
     tau, used = rank_correlation(rows.read(written / "results.jsonl"), arms, MAIN)

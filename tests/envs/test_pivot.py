@@ -13,7 +13,7 @@ from agentjax.envs import demos, pivot
 from agentjax.envs import pivot_words as w
 from agentjax.types import ACTION, validate
 
-BATCH = 2000
+BATCH, LONG_BATCH = 2000, 250
 DIFFICULTIES = [  # of the main size
     dict(key_turns=3, lures=1, gap=2),
     dict(key_turns=1, lures=0, gap=0),
@@ -45,13 +45,13 @@ def act_like(env, words, kind, quality):
 
 @functools.cache
 def player(preset):
-    """(key, params, kind, quality) -> Rollout of BATCH episodes; one compilation for all difficulties (counted)."""
+    """(key, params, kind, quality) -> Rollout; one compilation for all difficulties (counted)."""
     env, words = pivot.make(preset), pivot.PRESETS[preset][0].words
-    traces = []
+    traces, batch = [], LONG_BATCH if preset == "long80" else BATCH
 
     def run(key, params, kind, quality):
         traces.append(kind)
-        return demos.play(key, env, act_like(env, words, kind, quality), params, BATCH)
+        return demos.play(key, env, act_like(env, words, kind, quality), params, batch)
 
     return jax.jit(run), traces
 

@@ -75,8 +75,9 @@ def signs(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
             panel.barh(range(len(arms)), split[:, cell, k], left=left, color=colour, height=0.72)
             left = left + split[:, cell, k]
         if not total[:, cell].any():
-            empty = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 8, "bbox": {"fc": "white", "ec": "none"}}
-            panel.text(0.5, len(arms) / 2 - 0.5, "no such turn", **empty)
+            box = {"fc": "white", "ec": "none"}
+            middle = {"rotation": 90, "ha": "center", "va": "center"}
+            panel.text(0.5, len(arms) / 2 - 0.5, "no such turn", fontsize=8, bbox=box, **middle)
         style.name_rows(panel, arms)
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1], ["0", "1"])

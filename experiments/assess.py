@@ -3,10 +3,11 @@
     assess = make_assess(policy, env, methods, AssessConfig())
     rows = assess(key, params, reference)
 
-One batch is played and branched (`samples` continuations per place): the truth. Each method's credit on that batch is
-compared with it. Gradients: g_i is the score-function gradient of one group under a method's credit, per episode; the
-reference g is the same under oracle token credit on a batch of its own, whose size and noise are reported.
-The oracle's own credit, as a method, comes from samples independent of the truth's, as many as training uses.
+Gradients: g_i is the score-function gradient of one group under a method's credit, per episode; the reference g is the
+same under oracle token credit (`samples` continuations per place: unbiased for any number) on a disjoint batch, whose
+size and noise are reported. Fidelity: each method's credit on a smaller batch is compared with a truth from many
+continuations (`truth_samples`), since signs and leakage need the truth of single turns.
+The oracle's own credit, as a method, comes from samples of its own, as many as training uses.
 """
 
 from __future__ import annotations
@@ -38,15 +39,23 @@ class AssessConfig:
 
     groups: int = 8
     size: int = 8
-    pieces: int = 4  # of the batch that is measured
-    reference_pieces: int = 8  # of the disjoint batch behind the reference gradient
-    samples: int = 16  # K of the truth
+    pieces: int = 16  # of the batch whose gradients are measured
+    reference_pieces: int = 24  # of the disjoint batch behind the reference gradient
+    samples: int = 4  # K behind the reference gradient
+    truth_pieces: int = 2  # of the batch whose credit is compared with the truth
+    truth_samples: int = 64  # K of that truth
     credit_samples: int = 2  # K of the oracle's own credit, as in training
 
 
 def _credits(
-    key: Array, methods: tuple[Method, ...], config: AssessConfig, policy: Policy, params: PyTree, reference: PyTree,
-    env: Env, played: Rollout,
+    key: Array,
+    methods: tuple[Method, ...],
+    config: AssessConfig,
+    policy: Policy,
+    params: PyTree,
+    reference: PyTree,
+    env: Env,
+    played: Rollout,
 ) -> Array:
     """[M,B,S]: the credit of every method on one batch."""
     oracle_key, signal_key = jax.random.split(key)
@@ -91,24 +100,47 @@ def _reference_piece(policy: Policy, env: Env, config: AssessConfig, key: Array,
     return _group_gradients(policy, params, config, played, truth.token.mean[None])[:, 0]
 
 
-def _piece(
-    policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig, index: Array, key: Array,
-    params: PyTree, reference: PyTree, g: Array, sums: gradient.GradientSums,
-) -> tuple[gradient.GradientSums, dict[str, PyTree]]:
-    """Adds one batch to the gradient sums; returns what fidelity needs of it, rows first."""
-    play_key, oracle_key, credit_key = jax.random.split(key, 3)
+def _gradient_piece(
+    policy: Policy,
+    env: Env,
+    methods: tuple[Method, ...],
+    config: AssessConfig,
+    key: Array,
+    params: PyTree,
+    reference: PyTree,
+    g: Array,
+    sums: gradient.GradientSums,
+) -> gradient.GradientSums:
+    """Adds one batch to the gradient sums of every method."""
+    play_key, credit_key = jax.random.split(key)
     played = _play(play_key, policy, params, env, config)
-    truth = branch.measure(oracle_key, policy, params, env, played, samples=config.samples)
     credits = _credits(credit_key, methods, config, policy, params, reference, env, played)
     grads = jnp.moveaxis(_group_gradients(policy, params, config, played, credits), 1, 0)
-    sums = jax.vmap(gradient.add_gradients, (0, 0, None))(sums, grads, g)
+    return jax.vmap(gradient.add_gradients, (0, 0, None))(sums, grads, g)
+
+
+def _truth_piece(
+    policy: Policy,
+    env: Env,
+    methods: tuple[Method, ...],
+    config: AssessConfig,
+    index: Array,
+    key: Array,
+    params: PyTree,
+    reference: PyTree,
+) -> dict[str, PyTree]:
+    """One batch with its truth and every method's credit, rows first."""
+    play_key, oracle_key, credit_key = jax.random.split(key, 3)
+    played = _play(play_key, policy, params, env, config)
+    truth = branch.measure(oracle_key, policy, params, env, played, samples=config.truth_samples)
+    credits = _credits(credit_key, methods, config, policy, params, reference, env, played)
     trajectory = dataclasses.replace(
         played.trajectory,
         group=played.trajectory.group + index * config.groups,
         rollout=played.trajectory.rollout + index * config.groups * config.size,
     )
     rows_first = lambda m: dataclasses.replace(m, halves=jnp.moveaxis(m.halves, 0, 1))  # noqa: E731
-    return sums, {
+    return {
         "trajectory": trajectory, "key_step": played.truth.key_step, "token": rows_first(truth.token),
         "turn": rows_first(truth.turn), "credits": jnp.moveaxis(credits, 0, 1),
     }  # fmt: skip
@@ -140,29 +172,42 @@ def make_assess(
     """assess(key, params, reference, share=1) -> tidy rows (method, measure, value): fidelity/*, gradient/* with *_se,
     reliability/*, reference/*. Compiles on the first call, once for all parameters. `share` divides the batch sizes.
     """
-    reference_piece = jax.jit(functools.partial(_reference_piece, policy, env, config))
-    piece = jax.jit(functools.partial(_piece, policy, env, methods, config))
-    return functools.partial(_assess, reference_piece, piece, methods, config)
+    bind = functools.partial
+    programs = (
+        jax.jit(bind(_reference_piece, policy, env, config)),
+        jax.jit(bind(_gradient_piece, policy, env, methods, config)),
+        jax.jit(bind(_truth_piece, policy, env, methods, config)),
+    )
+    return bind(_assess, programs, methods, config)
 
 
 def _assess(
-    reference_piece: Callable, piece: Callable, methods: tuple[Method, ...], config: AssessConfig, key: Array,
-    params: PyTree, reference: PyTree, share: int = 1,
+    programs: tuple[Callable, Callable, Callable],
+    methods: tuple[Method, ...],
+    config: AssessConfig,
+    key: Array,
+    params: PyTree,
+    reference: PyTree,
+    share: int = 1,
 ) -> list[dict[str, object]]:
-    reference_key, batch_key = jax.random.split(key)
+    reference_piece, gradient_piece, truth_piece = programs
+    reference_key, gradient_key, truth_key = jax.random.split(key, 3)
+    part = lambda n: range(max(n // share, 1))  # noqa: E731
     units = jnp.concatenate(
-        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in range(max(config.reference_pieces // share, 1))]
+        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in part(config.reference_pieces)]
     )
     g = units.mean(axis=0)
     noise = jnp.sum(jnp.var(units, axis=0, ddof=1)) / units.shape[0]
     episodes = units.shape[0] * config.size
     empty = gradient.empty_sums(g.shape[0])
     sums = jax.tree.map(lambda x: jnp.stack([x] * len(methods)), empty)
-    pieces = []
-    for i in range(max(config.pieces // share, 1)):
-        sums, seen = piece(jnp.int32(i), jax.random.fold_in(batch_key, i), params, reference, g, sums)
-        pieces.append(seen)
-    measured, reliability = jax.device_get(_fidelity(jax.tree.map(lambda *xs: jnp.concatenate(xs), *pieces)))
+    for i in part(config.pieces):
+        sums = gradient_piece(jax.random.fold_in(gradient_key, i), params, reference, g, sums)
+    seen = [
+        truth_piece(jnp.int32(i), jax.random.fold_in(truth_key, i), params, reference)
+        for i in part(config.truth_pieces)
+    ]
+    measured, reliability = jax.device_get(_fidelity(jax.tree.map(lambda *xs: jnp.concatenate(xs), *seen)))
     summary = functools.partial(gradient.summarize, trajectories_per_unit=config.size, reference_noise=noise)
     quality = jax.device_get(jax.jit(jax.vmap(summary, (0, None)))(sums, g))
     rows: list[dict[str, object]] = [
@@ -178,7 +223,11 @@ def _assess(
             {"method": method.name, "measure": f"fidelity/{name}", "value": float(v[m])} for name, v in measured.items()
         ]
         rows += [
-            {"method": method.name, "measure": f"gradient/{field.name}", "value": float(getattr(quality, field.name)[m])}
+            {
+                "method": method.name,
+                "measure": f"gradient/{field.name}",
+                "value": float(getattr(quality, field.name)[m]),
+            }
             for field in dataclasses.fields(quality)
         ]
     return rows

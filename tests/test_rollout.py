@@ -162,7 +162,7 @@ def test_cache_is_what_a_full_pass_computes(played):
     closing = (np.asarray(tr.role) == OBSERVATION) & (np.asarray(tr.turn) == last) & (last < SPEC.turns)
     assert (seen == (np.asarray(tr.valid) & ~closing)).all()
     for ours, theirs in zip((*played.cache.key, *played.cache.value), (*full.key, *full.value), strict=True):
-        close = np.isclose(ours, theirs, atol=1e-5).all(axis=(1, 3))
+        close = np.isclose(ours, theirs, atol=3e-5).all(axis=(1, 3))  # two orders of summation in float32
         assert close[seen].all()
 
 

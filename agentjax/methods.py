@@ -14,6 +14,7 @@ from agentjax.signals.hints import HINTS
 from agentjax.signals.judges import Judge
 from agentjax.types import Estimator, Loss, lookup
 
+
 @dataclasses.dataclass(frozen=True)
 class Method:
     """One way to learn. Hashable, so it may be a static argument of jit."""

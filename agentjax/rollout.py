@@ -38,8 +38,8 @@ def rollout(
     """Plays `groups` tasks, `size` episodes each; row b belongs to group b // size. Jit it with env and policy fixed.
 
     `key` is consumed. `temperature` > 0 scales the logits (0 is refused; take a small one for nearly greedy play). With
-    `hinted` the policy chooses each action with that turn's gold hint in front of it, while its history stays plain: the
-    context of the hindsight teacher, used to measure what hints are worth. `tasks` (leaves [groups,...]) are played
+    `hinted` the policy chooses each action with that turn's gold hint in front of it, while its history stays plain:
+    the context of the hindsight teacher, used to measure what hints are worth. `tasks` (leaves [groups,...]) are played
     instead of drawn ones: a fixed panel.
     """
     if groups < 1 or size < 1:
@@ -161,7 +161,8 @@ def _observe(
     count: Array,
     spec: EnvSpec,
 ) -> tuple[Array, Cache, Array]:
-    """Reads the slot before `at` (the previous action's last, not yet decoded) and an observation. Returns the last hidden.
+    """Reads the slot before `at` (the previous action's last, not yet decoded) and an observation. Returns the last
+    hidden.
 
     `count` is how many tokens stand before the observation, the slot before `at` included.
     """
@@ -194,7 +195,8 @@ def _act(
     temperature: Array,
     spec: EnvSpec,
 ) -> tuple[Array, Array, Cache]:
-    """Samples an action slot by slot; `write(cache, slot, token, valid, position)` decodes one. The last is left undecoded."""
+    """Samples an action slot by slot; `write(cache, slot, token, valid, position)` decodes one. The last is left
+    undecoded."""
 
     def sample(slot: Array, hidden: Array, done: Array) -> tuple[Array, Array, Array]:
         logp = log_softmax(policy.logits(params, hidden), jnp.full(hidden.shape[:1], temperature))
@@ -272,8 +274,9 @@ def branch(
 
     Continuation m keeps the first kept[m] slots of the action of `turn` (int32[M], 0..A: 0 is before the action, A
     after all of it) and everything earlier, then samples to the end of the episode; its return is the sum of rewards
-    from `turn` on. Both are 0 for rows that did not act in `turn`. `turn` may be traced: one compilation serves all turns,
-    and only the remaining turns are played. The rollout's cache is shared and only read; a branch owns its suffix.
+    from `turn` on. Both are 0 for rows that did not act in `turn`. `turn` may be traced: one compilation serves all
+    turns, and only the remaining turns are played. The rollout's cache is shared and only read; a branch owns its
+    suffix.
 
     The M branches of a row share all random numbers (environment and tokens). `key` is consumed.
 

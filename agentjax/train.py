@@ -102,14 +102,25 @@ def wishes_of(method: Method, config: TrainConfig) -> Wishes:
 def outputs_of(policy: Policy, params: PyTree, trajectory: Trajectory, config: TrainConfig) -> Outputs:
     """The current policy's log-probabilities and entropy on a trajectory."""
     logp, entropy = score_tokens(
-        policy, params, trajectory.tokens, trajectory.valid, trajectory.action_mask, trajectory.temperature,
-        chunk=config.chunk, most=config.most,
+        policy,
+        params,
+        trajectory.tokens,
+        trajectory.valid,
+        trajectory.action_mask,
+        trajectory.temperature,
+        chunk=config.chunk,
+        most=config.most,
     )
     return Outputs(logp=logp, entropy=entropy)
 
 
 def loss_of(
-    policy: Policy, method: Method, config: TrainConfig, params: PyTree, trajectory: Trajectory, signals: Signals,
+    policy: Policy,
+    method: Method,
+    config: TrainConfig,
+    params: PyTree,
+    trajectory: Trajectory,
+    signals: Signals,
     credit: Credit,
 ) -> tuple[Array, dict[str, Array]]:
     """The method's loss at `params`."""
@@ -147,7 +158,11 @@ def update(
 
 
 def make_step(
-    policy: Policy, env: Env, method: Method, config: TrainConfig, shard: Callable[[Any], Any] = lambda tree: tree,
+    policy: Policy,
+    env: Env,
+    method: Method,
+    config: TrainConfig,
+    shard: Callable[[Any], Any] = lambda tree: tree,
     critic: SignalModel | None = None,
 ) -> Callable[[TrainState, PyTree], tuple[TrainState, dict[str, Array]]]:
     """step(state, reference) -> (state, metrics): one batch from play to update. Pure; jit or vmap it.
@@ -164,8 +179,15 @@ def make_step(
     def step(state: TrainState, reference: PyTree) -> tuple[TrainState, dict[str, Array]]:
         play_key, signal_key, next_key = jax.random.split(state.key, 3)
         played = rollout(
-            play_key, policy, state.params, env, env.params, groups=config.groups, size=config.size,
-            temperature=config.temperature, version=state.step,
+            play_key,
+            policy,
+            state.params,
+            env,
+            env.params,
+            groups=config.groups,
+            size=config.size,
+            temperature=config.temperature,
+            version=state.step,
         )
         played = shard(played)
         signals = collect(signal_key, wishes, policy, state.params, reference, env, played)

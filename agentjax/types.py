@@ -200,7 +200,9 @@ def validate(trajectory: Trajectory) -> None:
     }
     for name, shape in expected.items():
         if getattr(tr, name).shape != shape:
-            raise ValueError(f"{name} has shape {getattr(tr, name).shape}, expected {shape} to go with tokens and reward")
+            raise ValueError(
+                f"{name} has shape {getattr(tr, name).shape}, expected {shape} to go with tokens and reward"
+            )
     if tr.token_reward is not None and tr.token_reward.shape != (rows, slots):
         raise ValueError(f"token_reward has shape {tr.token_reward.shape}, expected {(rows, slots)}")
     for name in ("group", "rollout"):

@@ -58,8 +58,13 @@ def supervised_loss(policy: Policy, env: Env, params: PyTree, demos: Any) -> tup
     """Negative log-likelihood per token: of the demonstrator's actions, plus of the expert's on the hinted branches."""
     spec, trajectory, truth = env.spec, demos.rollout.trajectory, demos.rollout.truth
     packed = pack(
-        trajectory, truth.hint, truth.hint_mask, truth.hint_at, window=spec.tail_len + spec.action_len,
-        action=demos.gold, action_mask=episodes.action_mask(demos.gold, spec.end),
+        trajectory,
+        truth.hint,
+        truth.hint_mask,
+        truth.hint_at,
+        window=spec.tail_len + spec.action_len,
+        action=demos.gold,
+        action_mask=episodes.action_mask(demos.gold, spec.end),
     )
     plain, hinted = score_packed(policy, params, trajectory, packed)
     imitation = -plain.sum() / jnp.maximum(jnp.sum(trajectory.action_mask, dtype=jnp.float32), 1.0)
@@ -68,7 +73,14 @@ def supervised_loss(policy: Policy, env: Env, params: PyTree, demos: Any) -> tup
 
 
 def _fit(
-    policy: Policy, env: Env, batch: int, steps: int, params: PyTree, opt_state: PyTree, key: Array, quality: Array,
+    policy: Policy,
+    env: Env,
+    batch: int,
+    steps: int,
+    params: PyTree,
+    opt_state: PyTree,
+    key: Array,
+    quality: Array,
     rate: Array,
 ) -> tuple[PyTree, PyTree, Array]:
     """`steps` updates at learning rates falling from `rate` to a tenth of it. Returns the last loss too."""
@@ -123,9 +135,13 @@ def fit(policy: Policy, env: Env, p0: float, config: WarmStartConfig) -> tuple[P
         aim = min(max(aim * p0 / max(measured, 1e-3), p0 / 4), 0.95)
         quality = float(env.quality_for(aim, env.params))
     if not p0 / config.factor <= measured <= p0 * config.factor:
-        raise RuntimeError(f"warm start gate: base success {measured:.3f} is not within a factor {config.factor} of {p0}")
+        raise RuntimeError(
+            f"warm start gate: base success {measured:.3f} is not within a factor {config.factor} of {p0}"
+        )
     if hinted < config.hinted:
-        raise RuntimeError(f"warm start gate: success with gold hints {hinted:.3f} is below {config.hinted}; train longer")
+        raise RuntimeError(
+            f"warm start gate: success with gold hints {hinted:.3f} is below {config.hinted}; train longer"
+        )
     return params, Gates(base_success=measured, hinted_success=hinted, quality=quality)
 
 

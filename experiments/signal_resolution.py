@@ -2,22 +2,24 @@
 
     python -m experiments.signal_resolution --preset quick|paper|full [--out DIR] [--publish]
 
-Question. Four families of signal, from one number per pair of trajectories (DPO) over one per episode (GRPO) and one per
-turn (PRM) to one per token (OPD), on the same tasks, the same start and the same seeds: how close is each one's credit to
-the true advantage A^pi, what is its gradient worth, how fast does it learn, and does the first predict the last?
+Question. Four families of signal, from one number per pair of trajectories (DPO) over one per episode (GRPO) and one
+per turn (PRM) to one per token (OPD), on the same tasks, from the same start, with the same seeds: how close is each
+one's credit to the true advantage A^pi, what is its gradient worth, how fast does it learn, and does the first predict
+the last?
 
-Factorial (research notes call it "separate what is usually confounded"): the oracle's own credit at four resolutions has
-equal information; the judged and hinted methods differ in information at one resolution; permuted credit has the right
-values in the wrong places; placebo and wrong hints are information that should not help.
+Factorial: the oracle's own credit at four resolutions has equal information; judged and hinted methods differ in
+information at one resolution; permuted credit has the right values in the wrong places; placebo and wrong hints are
+information that should not help.
 
-Tasks: `pivot` (five turns, two unmarked key turns, one lure that the judge praises, base success p0 fixed by a shared warm
-start), the umbrella chain (ten steps, a tabular policy), one 20-turn `chapter` trajectory for the heat map.
+Tasks: `pivot` (five turns, two unmarked key turns, one lure that the judge praises, base success p0 fixed by a shared
+warm start), the umbrella chain (ten steps, a tabular policy), one 20-turn `chapter` trajectory for the heat map.
 
-Predictions: `PREDICTIONS` below, written before the first paper run; the report says which held.
+Predictions: `PREDICTIONS` below, written before the first paper run, after pilot runs of grpo, prm_j1, opd_gold and
+oracle_token at other sizes; the report says which held.
 
-Time on 2 CPU cores: quick 4 minutes (three seeds, six arms: for trying things, not evidence); paper about 1 hour. Rows go to
-results.jsonl as units of work finish; a rerun with the same --out resumes. Expect at p0 = .1: oracle token credit has the
-highest signal-to-noise, and prm_j1 ends below its start because it takes the bait that its judge praises.
+Time on 2 CPU cores: quick about 5 minutes (three seeds, six arms: for trying things, not evidence); paper about an
+hour. Rows go to results.jsonl as units of work finish; a rerun with the same --out resumes. Expect at p0 = .1: prm_j1
+and grpo rise to about .5 and stay there, as they take the bait (the judge praises it); opd_gold starts slower.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ from agentjax.rollout import rollout
 from agentjax.signals.collect import collect
 from agentjax.signals.judges import Judge
 from agentjax.types import ACTION, Array, PyTree, Trajectory
-from agentjax.warm_start import WarmStartConfig, warm_start
 from agentjax.viz.rows import Rows, gain
+from agentjax.warm_start import WarmStartConfig, warm_start
 from experiments import signal_resolution_report, snr_horizon
 from experiments.assess import AssessConfig, make_assess
 from experiments.report import Outcome, Prediction, all_of, exceeds, higher
@@ -108,21 +110,51 @@ def _mixed(rows: Rows) -> Outcome:
 
 
 PREDICTIONS = (
-    Prediction("outcome leaks", "More than half of GRPO's |credit| in a trajectory falls on turns with A^pi = 0, more than of "
-               "the oracle's, and less when it is averaged over rollouts: variance, not bias.", "C1", _leaks),
-    Prediction("pairs are coarse", "DPO credits at least a fifth of the turns that matter with the wrong sign.", "C2", _mixed),
-    Prediction("finer is cleaner", "At equal information, the oracle's credit loses signal-to-noise from token to turn to "
-               "episode to pair.", "C3", _finer("gradient/snr_db")),
-    Prediction("finer learns", "The oracle's token credit gains more than its episode credit.", "C3",
-               _gains("oracle_token", "oracle_episode")),
-    Prediction("places matter", "Permuted credit, right values in wrong places, gains less than the oracle's token credit.",
-               "C3", _gains("oracle_token", "permuted")),
-    Prediction("dense beats outcome", "Turn votes of the judge (J1) gain more than GRPO.", "C3", _gains("prm_j1", "grpo")),
-    Prediction("noise undoes resolution", "A judge that errs on 40% gains less than GRPO.", "C3", _gains("grpo", "prm_j3_high")),
+    Prediction(
+        "outcome leaks",
+        "More than half of GRPO's |credit| in a trajectory falls on turns with A^pi = 0, more than of the oracle's, and"
+        " less when it is averaged over rollouts: variance, not bias.",
+        "C1",
+        _leaks,
+    ),
+    Prediction(
+        "pairs are coarse", "DPO credits at least a fifth of the turns that matter with the wrong sign.", "C2", _mixed
+    ),
+    Prediction(
+        "finer is cleaner",
+        "At equal information, the oracle's credit loses signal-to-noise from token to turn to episode to pair.",
+        "C3",
+        _finer("gradient/snr_db"),
+    ),
+    Prediction(
+        "finer learns",
+        "The oracle's token credit gains more than its episode credit.",
+        "C3",
+        _gains("oracle_token", "oracle_episode"),
+    ),
+    Prediction(
+        "places matter",
+        "Permuted credit, right values in wrong places, gains less than the oracle's token credit.",
+        "C3",
+        _gains("oracle_token", "permuted"),
+    ),
+    Prediction(
+        "dense beats outcome", "Turn votes of the judge (J1) gain more than GRPO.", "C3", _gains("prm_j1", "grpo")
+    ),
+    Prediction(
+        "noise undoes resolution",
+        "A judge that errs on 40% gains less than GRPO.",
+        "C3",
+        _gains("grpo", "prm_j3_high"),
+    ),
     Prediction("OPD beats DPO", "OPD with gold hints gains more than DPO.", "C5", _gains("opd_gold", "dpo")),
-    Prediction("hints carry it", "OPD with gold hints gains more than with placebo hints.", "C5",
-               _gains("opd_gold", "opd_placebo")),
-)  # fmt: skip
+    Prediction(
+        "hints carry it",
+        "OPD with gold hints gains more than with placebo hints.",
+        "C5",
+        _gains("opd_gold", "opd_placebo"),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +187,36 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(
-        pivot="tiny", arms=HEADLINE, sweep=(), seeds=3, iterations=60, every=20, tune_iterations=0, along=False, umbrella=0,
-        chapter=False, assess=AssessConfig(pieces=4, reference_pieces=6, truth_pieces=1, truth_samples=32, credit_samples=1), panel=128,
+        pivot="tiny",
+        arms=HEADLINE,
+        sweep=(),
+        seeds=3,
+        iterations=60,
+        every=20,
+        tune_iterations=0,
+        panel=128,
+        assess=AssessConfig(pieces=4, reference_pieces=6, truth_pieces=1, truth_samples=32, credit_samples=1),
+        along=False,
+        umbrella=0,
+        chapter=False,
     ),
     "paper": Settings(),
     "full": Settings(
-        pivot="main", width=128, seeds=10, iterations=600, tune_iterations=150, tune_seeds=3, oracle_samples=4, panel=1024,
-        assess=AssessConfig(pieces=64, reference_pieces=256, truth_pieces=8, truth_samples=256, credit_samples=4), horizon="full", umbrella=30,
-        sweep_iterations=600, train=train.TrainConfig(groups=16, size=8),
+        pivot="main",
+        width=128,
+        seeds=10,
+        iterations=600,
+        sweep_iterations=600,
+        tune_iterations=150,
+        tune_seeds=3,
+        oracle_samples=4,
+        panel=1024,
+        assess=AssessConfig(pieces=64, reference_pieces=256, truth_pieces=8, truth_samples=256, credit_samples=4),
+        umbrella=30,
+        horizon="full",
+        train=train.TrainConfig(groups=16, size=8),
     ),
-}  # fmt: skip
+}
 
 
 class Ledger:
@@ -303,7 +355,7 @@ def learn(
     advance = task.programs[entry.name]
     state = jax.vmap(lambda k, r: train.init_state(k, task.start, r, config))(keys, jnp.asarray(rates, jnp.float32))
     curve, metrics = [np.asarray(task.panel(state.params))], []
-    for i in range(iterations // every):
+    for _ in range(iterations // every):
         state, measured = advance(state, task.start)
         train.raise_if_broken(state)
         metrics.append(jax.device_get(measured))
@@ -373,7 +425,7 @@ def assessment(task: Task, settings: Settings, names: tuple[str, ...]) -> Callab
 
 
 def chapter_rows(settings: Settings, cache: Path) -> list[dict[str, Any]]:
-    """Credit of every method on one 20-turn trajectory: the first success of a batch, turn by turn and token by token."""
+    """Credit of every method on one 20-turn trajectory, the first success of a batch, token by token."""
     task, _ = pivot_task(settings, 0.3, cache, preset="chapter")
     names = tuple(name for name in settings.arms if name in METHODS)
     entries = [with_samples(name, 8) for name in names]
@@ -402,8 +454,9 @@ def chapter_rows(settings: Settings, cache: Path) -> list[dict[str, Any]]:
     for name, credit in zip(("truth", *names), (truth, *credits), strict=True):
         for slot in slots:
             t = int(trajectory.turn[row, slot])
-            out.append(_row(task, name, "credit", float(credit[row, slot]), turn=t, slot=int(slot - task.env.spec.action_at(t)),
-                            word=words[int(trajectory.tokens[row, slot])]))  # fmt: skip
+            place = {"turn": t, "slot": int(slot - task.env.spec.action_at(t))}
+            word = words[int(trajectory.tokens[row, slot])]
+            out.append(_row(task, name, "credit", float(credit[row, slot]), word=word, **place))
     return out
 
 

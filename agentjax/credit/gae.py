@@ -78,12 +78,12 @@ def token_gae(trajectory: Trajectory, signals: Signals, *, axis_name: str | None
     decay = jnp.where(starts, (gamma * lam) ** length, 0.0)
     chain = ops.over_rollouts(_chain, trajectory, starts, jnp.where(starts, at_start, 0.0), decay, axis_name=axis_name)
     carried = jnp.take_along_axis(jnp.pad(chain, ((0, 0), (0, 1))), following[:, None], axis=1)
-    left = jnp.cumsum(mask[:, ::-1], axis=1, dtype=jnp.int32)[:, ::-1]
-    advantage = jax.lax.cond(
-        jnp.any(carried != 0),
-        lambda: advantage + carried * (gamma * lam) ** left.astype(jnp.float32),
-        lambda: advantage,
-    )
+
+    def continued() -> Array:
+        left = jnp.cumsum(mask[:, ::-1], axis=1, dtype=jnp.float32)[:, ::-1]
+        return advantage + carried * (gamma * lam) ** left
+
+    advantage = jax.lax.cond(jnp.any(carried != 0), continued, lambda: advantage)
     return jnp.where(jnp.any(absent > 0, axis=1, keepdims=True), 0.0, advantage)
 
 

@@ -1,8 +1,8 @@
 """The environment contract: pure functions on one episode, plus a static spec. Batch with vmap.
 
-    task  = env.sample_task(key, params)        one problem; difficulty as arrays, so one compilation serves all of a size
+    task = env.sample_task(key, params)         one problem; difficulty as arrays: one compilation serves all of a size
     state, obs = env.reset(key, task)           obs is o_0
-    state, obs = env.step(key, state, action)   action int32[A], padded with spec.pad after its end token; obs is o_{t+1}
+    state, obs = env.step(key, state, action)   action int32[A], spec.pad after its end token; obs is o_{t+1}
     action = env.expert(state)                  int32[A], what a perfect agent does in this state
 
 `obs.tokens` is what the policy sees next; `obs.reward`, `terminated`, `truncated` and the rest of the record belong to
@@ -100,6 +100,11 @@ def no_reward() -> dict[str, Array]:
 
     zero, false = jnp.float32(0), jnp.bool_(False)
     return dict(
-        reward=zero, terminated=false, truncated=false, judge=zero, true_reward=zero, proxy_reward=zero,
+        reward=zero,
+        terminated=false,
+        truncated=false,
+        judge=zero,
+        true_reward=zero,
+        proxy_reward=zero,
         hack=jnp.int32(0),
     )

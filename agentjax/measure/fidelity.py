@@ -75,10 +75,10 @@ def correlations(
     """
     rows, flat = jnp.any(mask, axis=1), mask.reshape(-1)
     each_rank, by_row = jax.vmap(ranks), jax.vmap(ops.correlation)
-    pooled_ranks = (ranks(x.reshape(-1), flat) for x in (credit, truth))
+    credit_rank, truth_rank = (ranks(x.reshape(-1), flat) for x in (credit, truth))
     result = {
         f"pearson_{unit}": ops.correlation(credit, truth, mask),
-        f"spearman_{unit}": ops.correlation(*pooled_ranks, flat),
+        f"spearman_{unit}": ops.correlation(credit_rank, truth_rank, flat),
         f"pearson_{unit}_rows": _mean(by_row(credit, truth, mask), rows),
         f"spearman_{unit}_rows": _mean(by_row(each_rank(credit, mask), each_rank(truth, mask), mask), rows),
         f"constant_{unit}": _constant(credit, mask).astype(jnp.float32),

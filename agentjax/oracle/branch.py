@@ -3,8 +3,8 @@
     V(prefix)   = E[return | the episode continues from prefix under the policy]
     A^pi(token) = V(prefix + token) - V(prefix),      A^pi(turn) = V(prefix + whole action) - V(prefix)
 
-Both condition on the environment's full state, restored from the rollout. The branches of a row share random numbers, so
-differences have a smaller error than values. Memory does not grow with K: samples are accumulated one by one.
+Both condition on the environment's full state, restored from the rollout. The branches of a row share random numbers,
+so differences have a smaller error than values. Memory does not grow with K: samples are accumulated one by one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ def _moments(mean: Array, square: Array, halves: Array, samples: int) -> Moments
 
 
 def measure(
-    key: Array, policy: Policy, params: PyTree, env: Env, played: Rollout, *, samples: int, expert_epsilon: float = 0.0,
+    key: Array,
+    policy: Policy,
+    params: PyTree,
+    env: Env,
+    played: Rollout,
+    *,
+    samples: int,
+    expert_epsilon: float = 0.0,
     tokens: bool = True,
 ) -> Oracle:
     """V, and A^pi of every token and turn of a rollout, from `samples` continuations per place. `key` is consumed.
@@ -110,7 +117,8 @@ def _to_slots(token: Moments, env: Env, played: Rollout) -> Moments:
 
 
 def reliability(moments: Moments, mask: Array) -> Array:
-    """Split-half reliability in [0, 1] by Spearman-Brown: 2r / (1 + r), r the correlation of the two halves over `mask`.
+    """Split-half reliability in [0, 1] by Spearman-Brown: 2r / (1 + r), r the correlation of the two halves over
+    `mask`.
 
     0 where a half is constant or r is negative. Divide a measured correlation by its square root to disattenuate it.
     """

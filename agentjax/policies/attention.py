@@ -33,7 +33,8 @@ def _scores(query: Array, key: Array) -> Array:
 
 
 def _mix(parts: list[tuple[Array, Array, Array]], shape: tuple[int, ...]) -> Array:
-    """One softmax over several (scores, mask, value) parts; mask broadcasts to [B, 1, n, s]. Returns [B, heads, n, head]."""
+    """One softmax over several (scores, mask, value) parts; mask broadcasts to [B, 1, n, s]. Returns [B, heads, n,
+    head]."""
     rows, heads, n, head = shape
     kv_heads = parts[0][0].shape[1]
     rep = heads // kv_heads
@@ -68,7 +69,13 @@ def causal(query: Array, key: Array, value: Array, valid: Array, *, block: int =
 
 
 def branched(
-    query: Array, key: Array, value: Array, trunk_key: Array, trunk_value: Array, trunk_valid: Array, valid: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    trunk_key: Array,
+    trunk_value: Array,
+    trunk_valid: Array,
+    valid: Array,
     cut: Array,
 ) -> Array:
     """M branches of n slots a row: each sees the trunk's valid slots below its `cut` [B, M], and itself causally.
@@ -83,7 +90,9 @@ def branched(
     trunk_mask = jnp.repeat(see_trunk, n, axis=1)[:, None]
 
     def own(x: Array) -> Array:  # [B, h, M * n, d] -> [B * M, h, n, d]
-        return jnp.moveaxis(x.reshape(rows, x.shape[1], branches, n, head), 2, 1).reshape(rows * branches, x.shape[1], n, head)
+        return jnp.moveaxis(x.reshape(rows, x.shape[1], branches, n, head), 2, 1).reshape(
+            rows * branches, x.shape[1], n, head
+        )
 
     def back(x: Array) -> Array:  # [B * M, kv, rep, n, z] -> [B, kv, rep, M * n, z]
         kv, rep, _, z = x.shape[1:]
@@ -96,9 +105,7 @@ def branched(
     tri = jnp.arange(n)[None, :] <= jnp.arange(n)[:, None]
     own_mask = (valid.reshape(rows * branches, 1, 1, 1, n)) & tri[None, None, None]
     own_score = jnp.where(own_mask, own_score, _FAR)
-    trunk_score = jnp.where(
-        trunk_mask[:, :, None], trunk_score.reshape(rows, kv_heads, rep, branches * n, -1), _FAR
-    )
+    trunk_score = jnp.where(trunk_mask[:, :, None], trunk_score.reshape(rows, kv_heads, rep, branches * n, -1), _FAR)
     own_top = back(own_score.max(axis=-1, keepdims=True))
     top = jax.lax.stop_gradient(jnp.maximum(trunk_score.max(axis=-1, keepdims=True), own_top))
     trunk_weight = jnp.exp(trunk_score - top)
@@ -137,7 +144,9 @@ def on_prefix(
     prefix_weight, own_weight = jnp.exp(prefix_score - top), jnp.exp(own_score - top)
     total = prefix_weight.sum(axis=-1, keepdims=True) + own_weight.sum(axis=-1, keepdims=True)
     out = jnp.einsum(
-        "bhqs,bhsd->bhqd", prefix_weight.reshape(rows, kv_heads, rep * branches * n, -1).astype(value.dtype), prefix_value
+        "bhqs,bhsd->bhqd",
+        prefix_weight.reshape(rows, kv_heads, rep * branches * n, -1).astype(value.dtype),
+        prefix_value,
     ).reshape(rows, kv_heads, rep, branches, n, head)
     own_weight = jnp.moveaxis(own_weight, 3, 1).reshape(rows * branches, kv_heads, rep * n, -1)
     mine = jnp.einsum("bhqs,bhsd->bhqd", own_weight.astype(value.dtype), value)

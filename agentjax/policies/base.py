@@ -86,8 +86,15 @@ def score_hidden(
 
 
 def score_tokens(
-    policy: Policy, params: PyTree, tokens: Array, valid: Array, target: Array, temperature: Array, *,
-    chunk: int = 0, most: int = 0,
+    policy: Policy,
+    params: PyTree,
+    tokens: Array,
+    valid: Array,
+    target: Array,
+    temperature: Array,
+    *,
+    chunk: int = 0,
+    most: int = 0,
 ) -> tuple[Array, Array]:
     """log-probability and entropy of every token of `target` bool[B,S] given what stands before it; 0 elsewhere.
 
@@ -100,8 +107,16 @@ def score_tokens(
 
 
 def score_at(
-    policy: Policy, params: PyTree, hidden: Array, tokens: Array, before: Array, target: Array, temperature: Array, *,
-    chunk: int = 0, most: int = 0,
+    policy: Policy,
+    params: PyTree,
+    hidden: Array,
+    tokens: Array,
+    before: Array,
+    target: Array,
+    temperature: Array,
+    *,
+    chunk: int = 0,
+    most: int = 0,
 ) -> tuple[Array, Array]:
     """`score_tokens` on ready hidden states; `before[b,s]` is the slot that predicts slot s."""
     slots = tokens.shape[1]

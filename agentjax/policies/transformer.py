@@ -72,7 +72,9 @@ class Block(nn.Module):
         x = x + out(jnp.moveaxis(mixed, 1, 2).reshape(x.shape))
         h = norm(name="ffn_norm")(x)
         gated = nn.silu(dense(c.ffn, name="gate")(h)) * dense(c.ffn, name="up")(h)
-        down = nn.Dense(c.width, use_bias=False, kernel_init=nn.initializers.normal((2 * c.layers * c.ffn) ** -0.5), name="down")
+        down = nn.Dense(
+            c.width, use_bias=False, kernel_init=nn.initializers.normal((2 * c.layers * c.ffn) ** -0.5), name="down"
+        )
         return x + down(gated), kept
 
 
@@ -110,7 +112,14 @@ def _apply(config: TransformerConfig, params: PyTree, tokens: Array, layout: Lay
         out = attention.causal(q[:, :, :trunk], tk, tv, valid[:, :trunk])
         if layout.cut is not None:
             rest = attention.branched(
-                q[:, :, trunk:], k[:, :, trunk:], v[:, :, trunk:], tk, tv, valid[:, :trunk], valid[:, trunk:], layout.cut
+                q[:, :, trunk:],
+                k[:, :, trunk:],
+                v[:, :, trunk:],
+                tk,
+                tv,
+                valid[:, :trunk],
+                valid[:, trunk:],
+                layout.cut,
             )
             out = jnp.concatenate([out, rest], axis=2)
         return out, (tk, tv)
@@ -135,8 +144,15 @@ def _apply(config: TransformerConfig, params: PyTree, tokens: Array, layout: Lay
 
 
 def _decode(
-    config: TransformerConfig, params: PyTree, prefix: Cache | None, cut: Array | None, suffix: Cache, start: Array,
-    tokens: Array, valid: Array, position: Array,
+    config: TransformerConfig,
+    params: PyTree,
+    prefix: Cache | None,
+    cut: Array | None,
+    suffix: Cache,
+    start: Array,
+    tokens: Array,
+    valid: Array,
+    position: Array,
 ) -> tuple[Array, Cache]:
     slots = suffix.visible.shape[1]
     n = tokens.shape[1]

@@ -37,11 +37,19 @@ def check(wishes: Wishes, known: Sequence[str] = FILLED) -> None:
     """Raises before any compute if something is needed that nobody here fills, or that lacks its settings."""
     missing = [name for name in wishes.needs if name not in known]
     if missing:
-        raise ValueError(f"nothing fills the signals {', '.join(missing)}; pass a SignalModel that does (known: {known})")
+        raise ValueError(
+            f"nothing fills the signals {', '.join(missing)}; pass a SignalModel that does (known: {known})"
+        )
 
 
 def collect(
-    key: jax.Array, wishes: Wishes, policy: Policy, params: PyTree, reference: PyTree, env: Env, played: Rollout,
+    key: jax.Array,
+    wishes: Wishes,
+    policy: Policy,
+    params: PyTree,
+    reference: PyTree,
+    env: Env,
+    played: Rollout,
     oracle: branch.Oracle | None = None,
 ) -> Signals:
     """Signals of one batch. `reference` are the parameters of the frozen start: teacher and KL reference. Jittable.
@@ -52,7 +60,7 @@ def collect(
     check(wishes)
     trajectory, truth = played.trajectory, played.truth
     judge_key, hint_key, pair_key, oracle_key, permute_key = jax.random.split(key, 5)
-    found = {}
+    found: dict[str, jax.Array] = {}
     needs = set(wishes.needs)
     asks_oracle = wishes.judge is not None and wishes.judge.level == "J0"
     if needs & {"oracle_turn", "oracle_token"} or asks_oracle:
@@ -67,14 +75,27 @@ def collect(
         hint, mask = hints(hint_key, wishes.hint, env, played)
         window = env.spec.tail_len + env.spec.action_len
         found["teacher_logp"], plain = teacher_logp(
-            policy, reference, trajectory, truth, hint, mask, window=window, chunk=wishes.chunk,
+            policy,
+            reference,
+            trajectory,
+            truth,
+            hint,
+            mask,
+            window=window,
+            chunk=wishes.chunk,
             most=wishes.most,
         )
         found["reference_logp"] = jax.lax.stop_gradient(plain)
     elif "reference_logp" in needs:
         plain, _ = score_tokens(
-            policy, reference, trajectory.tokens, trajectory.valid, trajectory.action_mask, trajectory.temperature,
-            chunk=wishes.chunk, most=wishes.most,
+            policy,
+            reference,
+            trajectory.tokens,
+            trajectory.valid,
+            trajectory.action_mask,
+            trajectory.temperature,
+            chunk=wishes.chunk,
+            most=wishes.most,
         )
         found["reference_logp"] = jax.lax.stop_gradient(plain)
     if "pairs" in needs:

@@ -1,8 +1,8 @@
 """Packed hindsight: every turn of a trajectory scored in its hinted context, in one forward pass.
 
 The teacher's context for turn t is  history below hint_at[t] | hint | tail (the rest of the observation) | action.  The
-trajectory runs once as a trunk; turn t is one short branch (hint, tail, action) that sees the trunk below hint_at[t] and
-itself, at the positions it would have had. Exact up to float rounding, and T times cheaper than T padded rows.
+trajectory runs once as a trunk; turn t is one short branch (hint, tail, action) that sees the trunk below hint_at[t]
+and itself, at the positions it would have had. Exact up to float rounding, and T times cheaper than T padded rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ class Packed:
     lead: int = static()  # leading slots of a branch that are never targets
 
 
-def pack(trajectory: Trajectory, hint: Array, hint_mask: Array, hint_at: Array, *, window: int,
-         action: Array | None = None, action_mask: Array | None = None) -> Packed:
+def pack(
+    trajectory: Trajectory,
+    hint: Array,
+    hint_mask: Array,
+    hint_at: Array,
+    *,
+    window: int,
+    action: Array | None = None,
+    action_mask: Array | None = None,
+) -> Packed:
     """Lays out trunk and branches.
 
     hint int32[B,T,H] with mask; hint_at int32[B,T] is the first slot after the hint's place; `window` is the static
@@ -77,36 +85,57 @@ def pack(trajectory: Trajectory, hint: Array, hint_mask: Array, hint_at: Array, 
 
 def _count_below(valid: Array, at: Array) -> Array:
     """int32[B,T]: valid slots below each `at`."""
-    total = jnp.concatenate([jnp.zeros_like(valid[:, :1], jnp.int32), jnp.cumsum(valid, axis=1, dtype=jnp.int32)], axis=1)
+    total = jnp.concatenate(
+        [jnp.zeros_like(valid[:, :1], jnp.int32), jnp.cumsum(valid, axis=1, dtype=jnp.int32)], axis=1
+    )
     return jnp.take_along_axis(total, at, axis=1)
 
 
 def score_packed(
     policy: Policy, params: PyTree, trajectory: Trajectory, packed: Packed, *, chunk: int = 0, most: int = 0
 ) -> tuple[Array, Array]:
-    """One pass: (plain log-probabilities [B,S], hinted log-probabilities by branch slot [B,T,L]); 0 off action tokens."""
+    """One pass: (plain log-probabilities [B,S], hinted log-probabilities by branch slot [B,T,L]); 0 off action
+    tokens."""
     rows, turns, length = packed.target.shape
     slots = trajectory.tokens.shape[1]
     hidden, _ = policy.apply(params, packed.tokens, packed.layout)
     plain, _ = score_at(
-        policy, params, hidden[:, :slots], trajectory.tokens, ops.previous_valid(trajectory.valid), trajectory.action_mask,
-        trajectory.temperature, chunk=chunk, most=most,
+        policy,
+        params,
+        hidden[:, :slots],
+        trajectory.tokens,
+        ops.previous_valid(trajectory.valid),
+        trajectory.action_mask,
+        trajectory.temperature,
+        chunk=chunk,
+        most=most,
     )
     branch = hidden[:, slots:].reshape(rows * turns, length, -1)
     tail = lambda x: x.reshape(rows * turns, length)[:, packed.lead :]  # noqa: E731
     before = tail(packed.before)
     taken, _ = score_hidden(
-        policy, params, jnp.take_along_axis(branch, before[:, :, None], axis=1),
+        policy,
+        params,
+        jnp.take_along_axis(branch, before[:, :, None], axis=1),
         tail(packed.tokens[:, slots:]),
-        jnp.repeat(trajectory.temperature, turns), chunk=chunk,
+        jnp.repeat(trajectory.temperature, turns),
+        chunk=chunk,
     )
     hinted = jnp.where(tail(packed.target), taken, 0.0).reshape(rows, turns, -1)
     return plain, jnp.pad(hinted, ((0, 0), (0, 0), (packed.lead, 0)))
 
 
 def teacher_logp(
-    policy: Policy, params: PyTree, trajectory: Trajectory, truth: Truth, hint: Array, hint_mask: Array, *, window: int,
-    chunk: int = 0, most: int = 0,
+    policy: Policy,
+    params: PyTree,
+    trajectory: Trajectory,
+    truth: Truth,
+    hint: Array,
+    hint_mask: Array,
+    *,
+    window: int,
+    chunk: int = 0,
+    most: int = 0,
 ) -> tuple[Array, Array]:
     """(hinted [B,S], plain [B,S]) log-probabilities of the taken action tokens under `params`; 0 elsewhere.
 

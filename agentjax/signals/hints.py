@@ -1,8 +1,8 @@
 """The hint ladder: what is whispered to the hindsight teacher before each action.
 
-    gold     the expert's action in this state                    Truth.hint
-    placebo  the gold hint of the same turn of another task
-    wrong    an action that is not the expert's
+gold     the expert's action in this state                    Truth.hint
+placebo  the gold hint of the same turn of another task
+wrong    an action that is not the expert's
 """
 
 from __future__ import annotations

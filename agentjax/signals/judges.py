@@ -54,7 +54,9 @@ def judge(key: Array, rung: Judge, trajectory: Trajectory, truth: Truth, oracle_
     dice = jax.random.uniform(flip_key, shape)
     praised = jnp.broadcast_to(verdict[None] > 0, shape)
     vote = jnp.where(
-        praised, jnp.where(dice < rung.false_negative, -1.0, 1.0), jnp.where(dice < rung.false_positive, 1.0, verdict[None])
+        praised,
+        jnp.where(dice < rung.false_negative, -1.0, 1.0),
+        jnp.where(dice < rung.false_positive, 1.0, verdict[None]),
     )
     cast = ~jax.random.bernoulli(abstain_key, rung.abstain, shape)
     count = cast.sum(axis=0).astype(jnp.float32)

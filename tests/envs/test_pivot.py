@@ -368,7 +368,9 @@ def test_impossible_difficulty_is_refused_with_its_numbers(changes, message):
 
 
 def test_impossible_sizes_are_refused():
-    with pytest.raises(ValueError, match="unknown pivot preset 'huge'; there are: chapter, long80, main, short, small, tiny"):
+    with pytest.raises(
+        ValueError, match="unknown pivot preset 'huge'; there are: chapter, long80, main, short, small, tiny"
+    ):
         pivot.make("huge")
     sizes = dict(turns=6, max_goals=3, max_lures=1, max_gap=2)
     for changes, message in (

@@ -1,6 +1,5 @@
 """One device and eight give the same update of a fixed batch."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -93,9 +93,7 @@ def test_logp_of_sampling_is_that_of_rescoring(temperature):
 @functools.cache
 def rescored():
     policy, _ = worlds.tiny()
-    return jax.jit(
-        lambda params, tr: score_tokens(policy, params, tr.tokens, tr.valid, tr.action_mask, tr.temperature)
-    )
+    return jax.jit(lambda params, tr: score_tokens(policy, params, tr.tokens, tr.valid, tr.action_mask, tr.temperature))
 
 
 def no_hint(tr):

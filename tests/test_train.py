@@ -201,7 +201,8 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         train.raise_if_broken(after)
     # it stays stopped, whatever comes next, also among healthy seeds
     config = train.TrainConfig(groups=1, size=2)
-    again, _, _ = train.update(task()[1], method, config, after, trajectory, Signals())
+    update = jax.jit(functools.partial(train.update, task()[1], method, config))
+    again, _, _ = update(after, trajectory, Signals())
     assert int(again.broken) == 1 and bool(jnp.array_equal(again.params["table"], before.params["table"]))
     with pytest.raises(FloatingPointError, match="loss"):
         train.raise_if_broken(jax.tree.map(lambda a, b: jnp.stack([a, b]), before, after))
@@ -212,9 +213,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 def test_a_gradient_that_is_not_finite_stops_the_run():
     """0 x sqrt(sum of squares) is 0 at a table of zeros, and has no slope there."""
     _, policy = task()
-    broken = policy._replace(
-        logits=lambda p, h: policy.logits(p, h) + 0.0 * jnp.sqrt(jnp.sum(jnp.square(p["table"])))
-    )
+    broken = policy._replace(logits=lambda p, h: policy.logits(p, h) + 0.0 * jnp.sqrt(jnp.sum(jnp.square(p["table"]))))
     method = dataclasses.replace(METHODS["rloo"], kl_coefficient=0.0)
     before, after, _, _ = tabular_update(method, tabular_batch(), policy=broken)
     assert int(after.broken) == 2 and bool(jnp.array_equal(after.params["table"], before.params["table"]))
@@ -228,7 +227,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run():
 def test_batch_metrics_by_hand():
     """Returns .3 and 0 in one group, twice 1 in another: success 2.3 / 4, one dead group of two."""
     trajectory = written(*["p o0 a0"] * 4, reward=[[0.3], [0], [1], [1]], group=[1, 1, 3, 3])
-    metrics = train.batch_metrics(trajectory)
+    metrics = jax.jit(train.batch_metrics)(trajectory)
     assert {k: round(float(v), 4) for k, v in metrics.items()} == {
         "success": 0.575, "turns": 4.0, "gradient_tokens": 4.0, "dead_groups": 0.5,
     }  # fmt: skip

@@ -15,7 +15,8 @@ import numpy as np
 from agentjax import ops
 from agentjax.envs.base import Env, EnvSpec, Observation, TurnTruth, no_reward
 from agentjax.policies.transformer import TransformerConfig, transformer
-from agentjax.types import ACTION, Array, record
+from agentjax.rollout import rollout
+from agentjax.types import ACTION, Array, Rollout, record
 
 PAD, END, MARK, HINT, FIRST = range(5)
 LETTERS = ("a", "b", "c", "d")
@@ -105,6 +106,15 @@ def tiny():
     """(policy, params) of a random transformer of width 16, its weights enlarged so that context matters."""
     policy = transformer(TINY)
     return policy, jax.tree.map(lambda x: 1.4 * x, policy.init(jax.random.key(11)))
+
+
+@functools.cache
+def played() -> Rollout:
+    """Eight episodes of `dial` by `tiny`, four tasks, some that end early, at temperature .8."""
+    policy, params = tiny()
+    env = dial()
+    play = jax.jit(lambda key: rollout(key, policy, params, env, env.params, groups=4, size=2, temperature=0.8))
+    return play(jax.random.key(1))
 
 
 def numpy_logits(params, tokens, config: TransformerConfig = TINY) -> np.ndarray:

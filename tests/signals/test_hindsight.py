@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from agentjax.credit import ESTIMATORS
-from agentjax.rollout import rollout
 from agentjax.signals import hindsight
 from agentjax.types import ACTION, Signals
 from tests import worlds
@@ -22,9 +21,7 @@ SPEC = ENV.spec
 @pytest.fixture(scope="module")
 def played():
     """Eight episodes, some of which end early; prompts, observations, actions and hints are of unequal lengths."""
-    policy, params = worlds.tiny()
-    play = jax.jit(lambda key: rollout(key, policy, params, ENV, ENV.params, groups=4, size=2, temperature=0.8))
-    found = play(jax.random.key(1))
+    found = worlds.played()
     turns = found.trajectory.turn_mask.sum(axis=1)
     assert 1 <= int(turns.min()) < int(turns.max())
     assert len(np.unique(np.asarray(found.truth.hint_mask).sum(axis=2)[np.asarray(found.trajectory.turn_mask)])) == 2

@@ -7,7 +7,6 @@ import pytest
 from agentjax.signals.pairs import best_against_worst
 from tests.factories import written
 
-
 PAIRS = jax.jit(best_against_worst)
 
 

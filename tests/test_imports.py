@@ -38,7 +38,6 @@ MAY_IMPORT = {
     "data": PLAY,
     "train": LEARN,
     "warm_start": LEARN,
-    "warm_start": LEARN,
     "online": LEARN | {"host"},
     "host": LEARN,
     "viz": set(),

@@ -49,7 +49,7 @@ def test_padding_anywhere_is_no_token():
     for b in range(B):
         np.testing.assert_allclose(full[b][np.asarray(VALID)[b]], alone(b), atol=2e-5)
     other = logits(jnp.where(VALID, TOKENS, (TOKENS + 1) % VOCAB))
-    assert (other[np.asarray(VALID)] == full[np.asarray(VALID)]).all()
+    assert np.abs(other[np.asarray(VALID)] - full[np.asarray(VALID)]).max() < 1e-5
     assert np.ptp(full, axis=-1).min() > 0.5
 
 
@@ -58,7 +58,8 @@ def test_a_later_token_changes_nothing_earlier():
     changed = logits(TOKENS.at[:, at].set((TOKENS[:, at] + 1) % VOCAB), VALID.at[:, at].set(True))
     full = logits(valid=VALID.at[:, at].set(True))
     seen = np.asarray(VALID)[:, :at]
-    assert (changed[:, :at][seen] == full[:, :at][seen]).all()
+    # not bit for bit: XLA's thread pool may round two calls differently; a leak would show at the size of a logit
+    assert np.abs(changed[:, :at][seen] - full[:, :at][seen]).max() < 1e-5
     assert np.abs(changed[:, at:] - full[:, at:]).max() > 0.1
 
 
@@ -92,10 +93,10 @@ def test_decoding_in_pieces_is_one_pass():
     got, cache = pieces(params, TOKENS, VALID)
     _, full = applied()(params, TOKENS, VALID)
     seen = np.asarray(VALID)
-    np.testing.assert_allclose(np.asarray(got)[seen], logits()[seen], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(got)[seen], logits()[seen], atol=3e-5)
     assert (np.asarray(cache.visible) == seen).all()
     for ours, theirs in zip((*cache.key, *cache.value), (*full.key, *full.value), strict=True):
-        np.testing.assert_allclose(np.moveaxis(ours, 1, 2)[seen], np.moveaxis(theirs, 1, 2)[seen], atol=1e-5)
+        np.testing.assert_allclose(np.moveaxis(ours, 1, 2)[seen], np.moveaxis(theirs, 1, 2)[seen], atol=3e-5)
 
 
 CUT = jnp.array([[4, S], [0, 9], [6, 6]], jnp.int32)
@@ -135,7 +136,8 @@ def test_packed_branches_are_sequences_of_their_own():
 
     got, seen = np.asarray(packed(params)), np.asarray(BRANCH_VALID)
     np.testing.assert_allclose(got[:, S:].reshape(B, M, N, VOCAB)[seen], branches_alone()[seen], atol=2e-5)
-    np.testing.assert_allclose(got[:, :S][np.asarray(VALID)], logits()[np.asarray(VALID)], atol=1e-5)
+    # the same sums in another order: float32 leaves a few 1e-6, at most 1.1e-5 was seen
+    np.testing.assert_allclose(got[:, :S][np.asarray(VALID)], logits()[np.asarray(VALID)], atol=3e-5)
 
 
 def test_decoding_on_a_shared_prefix():
@@ -198,7 +200,7 @@ def test_scoring_in_chunks_and_with_a_bound():
         seen = np.asarray(VALID)[b]
         exact = worlds.numpy_logp(params, np.asarray(TOKENS)[b][seen], float(temperature[b]))
         on = np.asarray(target)[b][seen]
-        np.testing.assert_allclose(np.asarray(plain)[b][seen][on], exact[on], atol=1e-5)
+        np.testing.assert_allclose(np.asarray(plain)[b][seen][on], exact[on], atol=3e-5)
     assert (np.asarray(plain)[~np.asarray(target)] == 0).all() and (np.asarray(entropy)[~np.asarray(target)] == 0).all()
 
 

@@ -53,7 +53,7 @@ from agentjax.policies.transformer import TransformerConfig, transformer
 from agentjax.rollout import rollout
 from agentjax.signals.collect import collect
 from agentjax.signals.judges import Judge
-from agentjax.types import ACTION, Array, PyTree, Trajectory
+from agentjax.types import ACTION, OBSERVATION, Array, PyTree, Trajectory
 from agentjax.viz.rows import Rows, gain
 from agentjax.warm_start import WarmStartConfig, warm_start
 from experiments import signal_resolution_report, snr_horizon
@@ -451,6 +451,10 @@ def chapter_rows(settings: Settings, cache: Path) -> list[dict[str, Any]]:
     out = [_row(task, "truth", "outcome", (trajectory.reward[row] * trajectory.turn_mask[row]).sum())]
     key_step = np.asarray(played.truth.key_step)[row]
     out += [_row(task, "truth", "key_step", float(k), turn=t) for t, k in enumerate(key_step)]
+    for t in range(int(trajectory.turn_mask[row].sum())):
+        seen = (trajectory.turn[row] == t) & (trajectory.role[row] == OBSERVATION)
+        text = " ".join(words[int(token)] for token in trajectory.tokens[row, seen])
+        out.append(_row(task, "truth", "observation", 1.0, turn=t, text=text))
     for name, credit in zip(("truth", *names), (truth, *credits), strict=True):
         for slot in slots:
             t = int(trajectory.turn[row, slot])
@@ -544,7 +548,10 @@ def main(
     settings = dataclasses.replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
     out = out or Path("runs") / f"signal_resolution-{preset}"
     jax.config.update("jax_compilation_cache_dir", str((cache / "compiled").absolute()))
-    run(settings, out, cache, preset)
+    try:
+        run(settings, out, cache, preset)
+    except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}. Finished units of work are kept in {out}") from error
     print(f"rows, figures and report.md in {out}")
     if publish:
         target = Path(__file__).parent / "results" / "signal_resolution"

@@ -82,11 +82,12 @@ def measure(
             parts = (value, jnp.diff(value, axis=1), value[:, -1] - value[:, 0])
             half = (jnp.arange(2) == k % 2).astype(jnp.float32)
 
-            def welford(mean: Array, square: Array, halves: Array, x: Array) -> tuple[Array, Array, Array]:
+            def welford(stats: tuple, x: Array) -> tuple[Array, Array, Array]:
+                mean, square, halves = stats
                 new = mean + (x - mean) / (k + 1).astype(jnp.float32)  # equal samples: a spread of exactly 0
                 return new, square + (x - mean) * (x - new), halves + half.reshape((2,) + (1,) * x.ndim) * x[None]
 
-            return tuple(welford(*stats, x) for stats, x in zip(carry, parts, strict=True)), None
+            return tuple(welford(stats, x) for stats, x in zip(carry, parts, strict=True)), None
 
         shapes = ((rows, places.size), (rows, places.size - 1), (rows,))
         zero = tuple((jnp.zeros(s), jnp.zeros(s), jnp.zeros((2, *s))) for s in shapes)

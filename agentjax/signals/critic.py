@@ -12,7 +12,7 @@ signals before updating: a critic that has seen this batch's returns leaks them 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -100,7 +100,7 @@ def critic(width: int, *, size: int = 64, learning_rate: float = 3e-3, steps: in
 
 def _values(head: Head, params: PyTree, trajectory: Trajectory, hidden: Array) -> tuple[Array, Array]:
     """V before each action token [B,S], 0 elsewhere; V after the row's last token [B], 0 where it terminated."""
-    every = head.apply(params, hidden)
+    every: Any = head.apply(params, hidden)
     before = jnp.take_along_axis(every, ops.previous_valid(trajectory.valid), axis=1)
     slots = jnp.arange(every.shape[1], dtype=jnp.int32)[None, :]
     last = jnp.max(jnp.where(trajectory.valid, slots, 0), axis=1)

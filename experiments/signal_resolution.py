@@ -17,8 +17,8 @@ warm start), the umbrella chain (ten steps, a tabular policy), one 20-turn `chap
 Predictions: `PREDICTIONS` below, written before the first paper run, after pilot runs of grpo, prm_j1, opd_gold and
 oracle_token at other sizes; the report says which held.
 
-Time on 2 CPU cores: quick about 5 minutes (three seeds, six arms: for trying things, not evidence); paper about an
-hour. Rows go to results.jsonl as units of work finish; a rerun with the same --out resumes. Expect at p0 = .1: prm_j1
+Time on 2 CPU cores: quick about 6 minutes (three seeds, six arms: for trying things, not evidence); paper about 80
+minutes (estimated from its parts). Rows go to results.jsonl as units of work finish; a rerun with the same --out resumes. Expect at p0 = .1: prm_j1
 and grpo rise to about .5 and stay there, as they take the bait (the judge praises it); opd_gold starts slower.
 """
 
@@ -171,15 +171,15 @@ class Settings:
     iterations: int = 100
     sweep_iterations: int = 40
     every: int = 10  # iterations between evaluations on the panel
-    rates: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)  # the one grid of learning rates, for every arm
-    tune_iterations: int = 40  # of tuning, on seeds of its own; 0: take the middle rate
-    tune_seeds: int = 1
+    rates: tuple[float, ...] = (1e-4, 2e-4, 5e-4, 1e-3)  # the one grid of learning rates, for every arm
+    tune_iterations: int = 60  # of tuning, on seeds of its own; 0: take the middle rate
+    tune_seeds: int = 3  # one seed was seen to choose a rate by luck: 2e-3 for oracle_token, which then fell back
     oracle_samples: int = 1  # K of the oracle's own credit in training
     panel: int = 256  # fixed tasks that measure success
     assess: AssessConfig = AssessConfig(credit_samples=1)
     along: bool = True  # assess the headline arms at the end, too
     umbrella: int = 10  # length of the chain that is learned; 0: none
-    umbrella_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+    umbrella_rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
     chapter: bool = True
     horizon: str = "quick"  # preset of the signal-to-noise chart
     train: train.TrainConfig = train.TrainConfig(groups=4, size=8)

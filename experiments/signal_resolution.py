@@ -18,8 +18,9 @@ Predictions: `PREDICTIONS` below, written before the first paper run, after pilo
 oracle_token at other sizes; the report says which held.
 
 Time on 2 CPU cores: quick about 6 minutes (three seeds, six arms: for trying things, not evidence); paper about 80
-minutes (estimated from its parts). Rows go to results.jsonl as units of work finish; a rerun with the same --out resumes. Expect at p0 = .1: prm_j1
-and grpo rise to about .5 and stay there, as they take the bait (the judge praises it); opd_gold starts slower.
+minutes (estimated from its parts). Rows go to results.jsonl as units of work finish; a rerun with the same --out
+resumes. Expect at p0 = .1: prm_j1 and grpo rise to about .5 and stay there, as they take the bait (the judge praises
+it); opd_gold starts slower.
 """
 
 from __future__ import annotations

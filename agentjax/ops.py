@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentjax.types import Array, Trajectory
+from agentjax.types import ACTION, Array, Trajectory
 
 
 def globally(fn: Callable[..., Any], *tables: Array, axis_name: str | None) -> Any:
@@ -180,7 +180,7 @@ def live_weight(trajectory: Trajectory) -> Array:
 
 def acted(trajectory: Trajectory) -> Array:
     """float32[B]: 1 for rows that hold an action token."""
-    return jnp.any(trajectory.action_mask, axis=1).astype(jnp.float32)
+    return (jnp.max(trajectory.role, axis=1) == ACTION).astype(jnp.float32)  # the largest role: one cheap reduction
 
 
 def row_reward(trajectory: Trajectory) -> Array:

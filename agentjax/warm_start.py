@@ -34,7 +34,7 @@ class WarmStartConfig:
     """Static settings. Rounds of calibration change the demonstrator's quality until the base rate fits."""
 
     steps: int = 400
-    rounds: int = 6  # further rounds of `calibration_steps`, as many as needed
+    rounds: int = 8  # further rounds of `calibration_steps`, as many as needed
     calibration_steps: int = 100
     batch: int = 64
     learning_rate: float = 3e-3

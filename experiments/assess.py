@@ -42,7 +42,7 @@ class AssessConfig:
     pieces: int = 16  # of the batch whose gradients are measured
     reference_pieces: int = 24  # of the disjoint batch behind the reference gradient
     samples: int = 4  # K behind the reference gradient
-    truth_pieces: int = 2  # of the batch whose credit is compared with the truth
+    truth_pieces: int = 4  # batches whose credit is compared with the truth, each by itself
     truth_samples: int = 64  # K of that truth
     credit_samples: int = 2  # K of the oracle's own credit, as in training
 
@@ -124,44 +124,27 @@ def _truth_piece(
     env: Env,
     methods: tuple[Method, ...],
     config: AssessConfig,
-    index: Array,
     key: Array,
     params: PyTree,
     reference: PyTree,
-) -> dict[str, PyTree]:
-    """One batch with its truth and every method's credit, rows first."""
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """fidelity(...) of every method [M] on one batch with a truth of its own, and that truth's reliability."""
     play_key, oracle_key, credit_key = jax.random.split(key, 3)
     played = _play(play_key, policy, params, env, config)
     truth = branch.measure(oracle_key, policy, params, env, played, samples=config.truth_samples)
     credits = _credits(credit_key, methods, config, policy, params, reference, env, played)
-    trajectory = dataclasses.replace(
-        played.trajectory,
-        group=played.trajectory.group + index * config.groups,
-        rollout=played.trajectory.rollout + index * config.groups * config.size,
-    )
-    rows_first = lambda m: dataclasses.replace(m, halves=jnp.moveaxis(m.halves, 0, 1))  # noqa: E731
-    return {
-        "trajectory": trajectory, "key_step": played.truth.key_step, "token": rows_first(truth.token),
-        "turn": rows_first(truth.turn), "credits": jnp.moveaxis(credits, 0, 1),
-    }  # fmt: skip
-
-
-@jax.jit
-def _fidelity(seen: dict[str, PyTree]) -> tuple[dict[str, Array], dict[str, Array]]:
-    trajectory = seen["trajectory"]
-    token, turn = (dataclasses.replace(m, halves=jnp.moveaxis(m.halves, 1, 0)) for m in (seen["token"], seen["turn"]))
+    trajectory = played.trajectory
     reliability = {
-        "token": branch.reliability(token, trajectory.action_mask),
-        "turn": branch.reliability(turn, trajectory.turn_mask),
+        "token": branch.reliability(truth.token, trajectory.action_mask),
+        "turn": branch.reliability(truth.turn, trajectory.turn_mask),
     }
     target = Target(
-        token=token.mean, turn=turn.mean, token_error=token.error, turn_error=turn.error,
+        token=truth.token.mean, turn=truth.turn.mean, token_error=truth.token.error, turn_error=truth.turn.error,
         token_reliability=reliability["token"], turn_reliability=reliability["turn"],
     )  # fmt: skip
     value, _, _ = ops.outcome(trajectory)
     measured = jax.lax.map(
-        lambda c: fidelity(c, target, trajectory, key_step=seen["key_step"], outcome=value),
-        jnp.moveaxis(seen["credits"], 1, 0),
+        lambda c: fidelity(c, target, trajectory, key_step=played.truth.key_step, outcome=value), credits
     )
     return measured, reliability
 
@@ -169,8 +152,9 @@ def _fidelity(seen: dict[str, PyTree]) -> tuple[dict[str, Array], dict[str, Arra
 def make_assess(
     policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig
 ) -> Callable[..., list[dict[str, object]]]:
-    """assess(key, params, reference, share=1) -> tidy rows (method, measure, value): fidelity/*, gradient/* with *_se,
-    reliability/*, reference/*. Compiles on the first call, once for all parameters. `share` divides the batch sizes.
+    """assess(key, params, reference, share=1) -> tidy rows (method, measure, value, seed): gradient/* with *_se, pooled
+    over all pieces, reference/*; fidelity/* and reliability/*, whose seed is the piece of the batch that it comes from,
+    so that their spread is seen. Compiles on the first call, once for all parameters. `share` divides the batch sizes.
     """
     bind = functools.partial
     programs = (
@@ -203,31 +187,21 @@ def _assess(
     sums = jax.tree.map(lambda x: jnp.stack([x] * len(methods)), empty)
     for i in part(config.pieces):
         sums = gradient_piece(jax.random.fold_in(gradient_key, i), params, reference, g, sums)
-    seen = [
-        truth_piece(jnp.int32(i), jax.random.fold_in(truth_key, i), params, reference)
-        for i in part(config.truth_pieces)
-    ]
-    measured, reliability = jax.device_get(_fidelity(jax.tree.map(lambda *xs: jnp.concatenate(xs), *seen)))
+    seen = [truth_piece(jax.random.fold_in(truth_key, i), params, reference) for i in part(config.truth_pieces)]
     summary = functools.partial(gradient.summarize, trajectories_per_unit=config.size, reference_noise=noise)
     quality = jax.device_get(jax.jit(jax.vmap(summary, (0, None)))(sums, g))
-    rows: list[dict[str, object]] = [
-        {"method": "oracle", "measure": f"reliability/{name}", "value": float(value)}
-        for name, value in reliability.items()
+    row = lambda name, measure, value, seed=0: {  # noqa: E731
+        "method": name, "measure": measure, "value": float(value), "seed": seed
+    }  # fmt: skip
+    rows = [
+        row("oracle", "reference/episodes", episodes),
+        row("oracle", "reference/noise", noise / jnp.sum(g * g)),
     ]
-    rows += [
-        {"method": "oracle", "measure": "reference/episodes", "value": float(episodes)},
-        {"method": "oracle", "measure": "reference/noise", "value": float(noise / jnp.sum(g * g))},
-    ]
+    for piece, (measured, reliability) in enumerate(jax.device_get(seen)):
+        rows += [row("oracle", f"reliability/{name}", value, piece) for name, value in reliability.items()]
+        for m, method in enumerate(methods):
+            rows += [row(method.name, f"fidelity/{name}", v[m], piece) for name, v in measured.items()]
     for m, method in enumerate(methods):
-        rows += [
-            {"method": method.name, "measure": f"fidelity/{name}", "value": float(v[m])} for name, v in measured.items()
-        ]
-        rows += [
-            {
-                "method": method.name,
-                "measure": f"gradient/{field.name}",
-                "value": float(getattr(quality, field.name)[m]),
-            }
-            for field in dataclasses.fields(quality)
-        ]
+        for field in dataclasses.fields(quality):
+            rows.append(row(method.name, f"gradient/{field.name}", getattr(quality, field.name)[m]))
     return rows

@@ -14,13 +14,14 @@ information that should not help.
 Tasks: `pivot` (five turns, two unmarked key turns, one lure that the judge praises, base success p0 fixed by a shared
 warm start), the umbrella chain (ten steps, a tabular policy), one 20-turn `chapter` trajectory for the heat map.
 
-Predictions: `PREDICTIONS` below, written before the first paper run, after pilot runs of grpo, prm_j1, opd_gold and
-oracle_token at other sizes; the report says which held.
+Predictions: `PREDICTIONS` below, written before the first paper run, after pilot runs of grpo, prm_j1, opd_gold,
+oracle_turn and oracle_token at other sizes; the report says which held. Those pilots also chose two things: at a lure
+that spoils half of the errands every arm soon met at .5, the success of always taking the bait, so the lure spoils .15;
+and a gain is the mean success over training less its start, since the end alone hides who learned first.
 
 Time on 2 CPU cores: quick about 6 minutes (three seeds, six arms: for trying things, not evidence); paper about 80
 minutes (estimated from its parts). Rows go to results.jsonl as units of work finish; a rerun with the same --out
-resumes. Expect at p0 = .1: prm_j1 and grpo rise to about .5 and stay there, as they take the bait (the judge praises
-it); opd_gold starts slower.
+resumes.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Settings:
     """Everything that the rows depend on; a run resumes only with the same settings."""
 
     pivot: str = "short"
-    lure_harm: float = 0.5
+    lure_harm: float = 0.15  # always taking the bait earns .85: 80% of the expert is within reach of every arm
     width: int = 64
     p0: float = 0.1
     sweep: tuple[float, ...] = (0.02, 0.3, 0.5)  # further p0, headline arms only
@@ -419,7 +420,7 @@ def assessment(task: Task, settings: Settings, names: tuple[str, ...]) -> Callab
             more = {"error": float(error)} if error else {}
             if only is None or name in (only, "oracle") and not error:
                 label = name if name != "oracle" or only is None else f"oracle:{only}"
-                out.append(_row(task, label, str(row["measure"]), float(row["value"]), 0, step, **more))  # type: ignore[arg-type]
+                out.append(_row(task, label, str(row["measure"]), float(row["value"]), int(row["seed"]), step, **more))  # type: ignore[arg-type]
         return out
 
     return rows

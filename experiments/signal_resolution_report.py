@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agentjax.credit import ESTIMATORS
 from agentjax.methods import METHODS, Method
 from agentjax.viz import crossover, heatmap, horizon, learning, resolution, tables
@@ -212,10 +214,10 @@ def truth_note(rows: Rows, where: Where) -> str:
     if not share:
         return ""
     text = (
-        f"A^pi counts as non-zero beyond two standard errors of the oracle: {share[-1]:.1%} of the turns. Leakage and"
-        " the sign table count all others as neutral, so leakage is an upper bound"
+        f"A^pi counts as non-zero beyond two standard errors of the oracle: {np.mean(share):.1%} of the turns. Leakage"
+        " and the sign table count all others as neutral, so leakage is an upper bound"
     )
-    return text + (f"; the oracle's own token credit leaks {floor[-1]:.2f}.\n" if floor else ".\n")
+    return text + (f"; the oracle's own token credit leaks {np.mean(floor):.2f}.\n" if floor else ".\n")
 
 
 def budgets(rows: Rows, where: Where) -> str:
@@ -325,8 +327,8 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         parts.append("By claim: " + "; ".join(f"{claim}: {verdict}" for claim, verdict in verdicts.items()) + ".\n")
     parts += [
         "## Does fidelity predict learning?\n",
-        "Kendall's tau over arms between a measure at the start and the gain (success at the end less at the start)."
-        " The interval is over seeds; the arms are those we chose, not a sample of all arms.\n",
+        "Kendall's tau over arms between a measure at the start and the gain (mean success over training less at its"
+        " start). The interval is over seeds; the arms are those we chose, not a sample of all arms.\n",
         predictors(rows, trained, found),
         "## Fidelity along training\n",
         "Measured on the policy that each arm has become, so later columns compare different policies.\n",

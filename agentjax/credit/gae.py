@@ -104,13 +104,12 @@ def _rewards_by_token(trajectory: Trajectory, first: Array) -> tuple[Array, Arra
 
 
 def _on_last_token(per_turn: Array, trajectory: Trajectory, mask: Array) -> Array:
-    """[B,S]: per_turn[B,T] on the last action token of each turn that the row holds."""
-    slots = jnp.arange(mask.shape[1], dtype=jnp.int32)[None, :]
-    rows = jnp.arange(mask.shape[0])[:, None]
-    turn = jnp.where(mask, trajectory.turn, per_turn.shape[1])
-    last = jnp.full(per_turn.shape, -1, jnp.int32).at[rows, turn].max(slots, mode="drop")
-    column = jnp.where(last >= 0, last, mask.shape[1])
-    return jnp.zeros(mask.shape, jnp.float32).at[rows, column].add(per_turn, mode="drop")
+    """[B,S]: per_turn[B,T] on the last action token of each turn that the row holds (turns never fall along a row)."""
+    turns = per_turn.shape[1]
+    turn = jnp.where(mask, trajectory.turn, turns)
+    following = jnp.pad(jax.lax.cummin(turn, axis=1, reverse=True)[:, 1:], ((0, 0), (0, 1)), constant_values=turns)
+    paid = jnp.take_along_axis(per_turn, jnp.minimum(turn, turns - 1), axis=1)
+    return jnp.where(turn < following, paid, 0.0)
 
 
 def _next_part(parts: Array, last: Array) -> Array:

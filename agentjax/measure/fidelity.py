@@ -180,12 +180,15 @@ def episodes_to(episodes: np.ndarray, score: np.ndarray, threshold: float) -> fl
 
 
 def ranks(x: Array, mask: Array) -> Array:
-    """Rank of x[N] among the entries of mask, from 1, ties sharing their mean rank; meaningless off mask.
+    """Rank of x[N] among the entries of mask, from 1, ties (equal up to rounding) sharing their mean rank; meaningless
+    off mask.
 
     x = [5, 2, 5, 9], last one masked out: [2.5, 1, 2.5, -].
     """
+    room = TINY * jnp.max(jnp.where(mask, jnp.abs(x), 0.0))
     ordered = jnp.sort(jnp.where(mask, x, jnp.inf))
-    below, up_to = (jnp.searchsorted(ordered, x, side=side) for side in ("left", "right"))
+    below = jnp.searchsorted(ordered, x - room, side="left")
+    up_to = jnp.searchsorted(ordered, x + room, side="right")
     return (below + up_to + 1).astype(jnp.float32) / 2
 
 

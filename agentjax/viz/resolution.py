@@ -143,7 +143,7 @@ def fidelity_learning(rows: Rows, arms: Sequence[Arm], settings: Sequence[tuple[
         labels.append((panel, [(p, e.mean, a.label, a.colour) for p, e, a in zip(places, y, chosen, strict=True)]))
         panel.margins(0.12, 0.1)
         style.frame(panel, places)
-    axes[0, 0].set_ylabel("learning gain: success at the end less at the start", fontsize=9)
+    axes[0, 0].set_ylabel("learning gain: mean success over training less at its start", fontsize=9)
     figure.suptitle(f"Gain: {style.over(counts)}", fontsize=9)
     for panel, points in labels:
         style.label_points(panel, points)

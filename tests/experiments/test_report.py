@@ -55,11 +55,10 @@ def test_paired_differences_and_power():
     assert math.isnan(statistics.smallest_difference(np.zeros((3, 1))))
 
 
-def test_gain_area_and_cost_of_a_curve():
+def test_gain_and_cost_of_a_curve():
     table = rows.index([*curve_rows([0.1, 0.3, 0.6], [64, 128]), *curve_rows([0.1, 0.2, 0.2], [64, 128], seed=1)])
-    assert rows.gain(table, method="grpo", **MAIN) == pytest.approx({0: 0.5, 1: 0.1})
     # means by trapezoids: (.2 + .45) / 2 = .325 and (.15 + .2) / 2 = .175
-    assert rows.area(table, method="grpo", **MAIN) == pytest.approx({0: 0.225, 1: 0.075})
+    assert rows.gain(table, method="grpo", **MAIN) == pytest.approx({0: 0.225, 1: 0.075})
     cost = rows.cost_to(table, "episodes", 0.3, method="grpo", **MAIN)
     assert cost == {0: 64, 1: math.inf}
     assert rows.cost_to(table, "episodes", 0.05, method="grpo", **MAIN) == {0: 0, 1: 0}

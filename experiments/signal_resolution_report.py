@@ -11,7 +11,7 @@ import numpy as np
 
 from agentjax.credit import ESTIMATORS
 from agentjax.methods import METHODS, Method
-from agentjax.viz import crossover, heatmap, horizon, learning, resolution, tables
+from agentjax.viz import branches, crossover, heatmap, horizon, learning, resolution, tables
 from agentjax.viz.resolution import estimate, rank_correlation
 from agentjax.viz.rows import Rows, Where, at_end, cost_to, gain, median_cost, read, threshold
 from agentjax.viz.statistics import Interval, interval
@@ -48,7 +48,7 @@ def information(method: Method) -> str:
     if not method.update:
         return "none"
     if "oracle_token" in method.needs:
-        return "branches (A^pi)" + (", turns permuted" if method.estimator == "permuted" else "")
+        return "branches (A^pi), K = 1" + (", turns permuted" if method.estimator == "permuted" else "")
     parts = []
     if method.judge is not None:
         error = method.judge.false_positive
@@ -112,11 +112,18 @@ def ranking_table(rows: Rows, where: Where) -> str:
         leakage = " / ".join(show(each._replace(low=math.nan)) for each in line.leakage)
         lines.append((
             _rank(line.rank), line.name, ESTIMATORS[method.estimator].resolution, information(method),
-            show(line.snr, 1), show(line.turn_correlation), leakage,
+            snr_text(rows, line.name, where), show(line.turn_correlation), leakage,
             show(line.success), show(line.gain, sign=True), _rank(line.cost_rank),
             *(cost_text(line.cost[budget], counted=budget == "episodes") for budget in BUDGETS),
         ))  # fmt: skip
     return markdown_table(header, lines)
+
+
+def snr_text(rows: Rows, name: str, where: Where, *, step: int = 0) -> str:
+    """The SNR with its interval; where the mean gradient points away from the true one, the slope with its own."""
+    found = estimate(rows, "gradient/snr_db", name, where, step=step)
+    against = found.seeds and not math.isfinite(found.mean)
+    return resolution.slope(rows, name, where, step=step) if against else show(found, 1)
 
 
 def _rank(rank: int | None) -> str:
@@ -139,6 +146,8 @@ def settings(rows: Rows) -> list[tuple[str, dict[str, Any]]]:
     if rates:
         main = min(rates, key=lambda p0: abs(p0 - 0.1))
         found.append((f"pivot, p0 = {main:g}", {"env": "pivot", "p0": main}))
+        if rows.select("success", env="bait", p0=main):
+            found.append((f"pivot with a bait that spoils, p0 = {main:g}", {"env": "bait", "p0": main}))
     for length in sorted(rows.distinct("length", "success", env="umbrella")):
         found.append((f"umbrella chain, L = {length}", {"env": "umbrella", "length": length}))
     if rows.select("success", env="umbrella", length=None):
@@ -164,6 +173,13 @@ def figures(rows: Rows, out: Path) -> dict[str, str]:
         "spectrum.png": ("Resolution and measured fidelity", lambda p: resolution.spectrum(rows, trained, main, p)),
         "fidelity_learning.png": (
             "Fidelity against what was learned", lambda p: resolution.fidelity_learning(rows, trained, found, p)
+        ),
+        "branches.png": (
+            "What branches buy: the oracle's own credit against K", lambda p: branches.branches(rows, trained, main, p)
+        ),
+        "bait.png": (
+            "Who leaves the bait: success over 300 iterations",
+            lambda p: learning.curves(rows, arms, {**main, "env": "bait_long"}, p),
         ),
         "learning.png": ("Success against cost", lambda p: learning.curves(rows, arms, main, p)),
         "chapter.png": ("One trajectory, every method's credit", lambda p: heatmap.chapter(rows, trained, p)),
@@ -267,13 +283,16 @@ def along_training(rows: Rows, where: Where) -> str:
     """SNR and correlation by turn at the checkpoints where fidelity was measured."""
     steps = sorted(rows.distinct("step", "gradient/snr_db", **where))
     names = [m for m in METHODS if len(rows.distinct("step", "gradient/snr_db", method=m, **where)) > 1]
-    measures = (("gradient/snr_db", "SNR (dB)", 1), ("fidelity/pearson_turn", "correlation by turn", 2))
     if len(steps) < 2 or not names:
         return "Measured at the start only.\n"
     return markdown_table(
-        ("method", *(f"{title}, step {step}" for _, title, _ in measures for step in steps)),
+        ("method", *(f"{title}, step {step}" for title in ("SNR (dB)", "correlation by turn") for step in steps)),
         [
-            (m, *(show(estimate(rows, name, m, where, step=s), digits) for name, _, digits in measures for s in steps))
+            (
+                m,
+                *(snr_text(rows, m, where, step=s) for s in steps),
+                *(show(estimate(rows, "fidelity/pearson_turn", m, where, step=s)) for s in steps),
+            )
             for m in names
         ],
     )
@@ -311,10 +330,11 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         f"## Methods by fidelity ({found[0][0] if found else 'pivot'})\n",
         ranking_table(rows, main),
         "\nFidelity rank: by mean slope-corrected signal-to-noise of the gradient, per trajectory, at the start of RL;"
-        " -inf where the mean gradient points away from the true one. Cost: what was spent when success on the panel"
+        " the slope E[g].g* / |g*|^2 instead, where it is below 0: the mean gradient points away from the true"
+        " one. Cost: what was spent when success on the panel"
         f" first reached 80% of the expert's ({threshold(rows, **main):.2f}), median over seeds; never (k of n): k of n"
-        " seeds got there. Cost rank: by episodes. Gain over frozen: success at the end less at the start, as a frozen"
-        " policy scores the same on the fixed panel at any time.\n",
+        " seeds got there. Cost rank: by episodes. Gain over frozen: mean success over training less at the start, as a"
+        " frozen policy scores the same on the fixed panel at any time. K: the oracle's branches a place.\n",
     ]  # fmt: skip
     for title, where in found[1:]:
         parts += [f"### {title}\n", ranking_table(rows, where)]
@@ -333,6 +353,10 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         "## Fidelity along training\n",
         "Measured on the policy that each arm has become, so later columns compare different policies.\n",
         along_training(rows, main),
+        "## What branches buy\n",
+        branch_table(rows, main),
+        "## Who leaves the bait?\n",
+        bait(rows, {**main, "env": "bait_long"}),
         "## Where noise makes the finer signal worse\n",
         noise_note(rows, main),
         "## Budgets\n",
@@ -350,6 +374,47 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         parts.append(f"- {name}: {caption}\n" if caption.startswith("Skipped") else drawn_line)
     parts += transcript(rows)
     (out / "report.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def branch_table(rows: Rows, where: Where) -> str:
+    """The oracle's own credit by K: SNR, correlation, gain; and how many branches every other signal is worth."""
+    by_k = branches.ladder(rows, "gradient/snr_db", "oracle_token", where)
+    if len(by_k) < 2:
+        return "Not measured.\n"
+    last = max(by_k)
+    names = [*by_k.values(), *(f"{n}@{last}" for n in ("oracle_turn", "oracle_episode", "oracle_pair", "permuted"))]
+    text = markdown_table(
+        ("credit", "K", "SNR (dB)", "correlation by turn", "by token", "learning gain"),
+        [
+            (
+                name.partition("@")[0], name.partition("@")[2] or "1", snr_text(rows, name, where),
+                *(show(estimate(rows, f"fidelity/pearson_{of}", name, where)) for of in ("turn", "token")),
+                show(interval(gain(rows, method=name, **where)), sign=True),
+            )
+            for name in names
+        ],
+    )  # fmt: skip
+    points = [(k, estimate(rows, "gradient/snr_db", name, where).mean) for k, name in by_k.items()]
+    said = []
+    for method in (m for m in METHODS.values() if "oracle_token" not in m.needs and m.update):
+        snr = estimate(rows, "gradient/snr_db", method.name, where)
+        if snr.seeds and math.isfinite(snr.mean):
+            worth = branches.worth(snr.mean, points)
+            word = "fewer than 1" if worth < 1 else f"more than {last}" if math.isinf(worth) else f"{worth:.2g}"
+            said.append(f"{method.name} {word}")
+    return text + f"\nBranches a place at which the oracle's token credit has the same SNR: {', '.join(said)}.\n"
+
+
+def bait(rows: Rows, where: Where) -> str:
+    """Success under the bait at 100 iterations and at the end: always taking it earns one half."""
+    names = [m for m in METHODS if rows.select("success", method=m, **where)]
+    if not names:
+        return "Not measured.\n"
+    steps = sorted(rows.distinct("step", "success", **where))
+    shown = [steps[0], *(s for s in (100,) if steps[0] < s < steps[-1]), steps[-1]]
+    values = lambda m, s: show(interval(rows.values("success", method=m, step=s, **where)))  # noqa: E731
+    header = ("method", *(f"success, iteration {s}" for s in shown))
+    return markdown_table(header, [(m, *(values(m, s) for s in shown)) for m in names])
 
 
 def noise_note(rows: Rows, where: Where) -> str:

@@ -33,6 +33,15 @@ def estimate(rows: Rows, measure: str, method: str, where: Where, *, step: int =
     return found._replace(low=found.mean - 2 * error[0], high=found.mean + 2 * error[0]) if error else found
 
 
+def slope(rows: Rows, method: str, where: Where, *, step: int = 0) -> str:
+    """"slope -21.7 [-24.0, -19.4]": E[g_hat].g / |g|^2, 1 if unbiased, below 0 if the mean gradient points away from
+    the true one; "" if it was not measured."""
+    found = estimate(rows, "gradient/slope", method, where, step=step)
+    if not found.seeds:
+        return ""
+    return f"slope {found.mean:.2g}" + (f" [{found.low:.2g}, {found.high:.2g}]" if found.bounded else "")
+
+
 def spectrum(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     """`spectrum.png`: arms from coarse to fine, a panel per measure. False, and no file, if nothing was measured."""
     arms = style.in_order([a for a in arms if any(rows.values(m, method=a.name, step=0, **where) for m, _ in SPECTRUM)])
@@ -48,7 +57,8 @@ def spectrum(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
                 panel.errorbar(each.mean, i, xerr=style.bars(each), capsize=2, lw=1.2, **arm.marker)
             elif each.seeds:
                 edge = panel.get_yaxis_transform()
-                panel.text(0.02, i, "wrong direction", fontsize=7, va="center", color=arm.colour, transform=edge)
+                text = slope(rows, arm.name, where)
+                panel.text(0.02, i, text, fontsize=7, va="center", color=arm.colour, transform=edge)
         panel.set_title(title, fontsize=9)
         panel.grid(axis="x", alpha=0.3)
         if measure == "gradient/snr_db":
@@ -131,7 +141,7 @@ def fidelity_learning(rows: Rows, arms: Sequence[Arm], settings: Sequence[tuple[
             )
         if len(finite) < len(chosen):
             panel.axvline(lowest, color=style.GREY, lw=0.6, ls=":")
-            panel.text(lowest, 1.0, " wrong direction", transform=panel.get_xaxis_transform(), fontsize=7, va="top")
+            panel.text(lowest, 1.0, " slope below 0", transform=panel.get_xaxis_transform(), fontsize=7, va="top")
         panel.axhline(0, color=style.GREY, lw=0.8)
         panel.set_xlabel("slope-corrected SNR of the gradient at the start (dB)", fontsize=9)
         panel.set_title(

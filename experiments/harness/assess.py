@@ -1,13 +1,14 @@
-"""How good is every method's credit, and the gradient it makes, for one policy? Shared by the experiments.
+"""How good is every method's credit, and the gradient it makes, for one policy?
 
     assess = make_assess(policy, env, methods, AssessConfig())
     rows = assess(key, params, reference)
 
 Gradients: g_i is the score-function gradient of one group under a method's credit, per episode; the reference g is the
 same under oracle token credit (`samples` continuations per place: unbiased for any number) on a disjoint batch, whose
-size and noise are reported. Fidelity: each method's credit on a smaller batch is compared with a truth from many
-continuations (`truth_samples`), since signs and leakage need the truth of single turns.
-The oracle's own credit, as a method, comes from samples of its own, as many as training uses.
+size and noise are reported; where the gradient is known (`exact`), it is that, without noise. Fidelity: each method's
+credit on a smaller batch is compared with a truth from many continuations (`truth_samples`), since signs and leakage
+need the truth of single turns. The oracle's own credit, as a method, comes from samples of its own: one set serves all
+numbers K that the methods ask for (`Method.oracle_samples`), each K its first so many.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class AssessConfig:
     samples: int = 4  # K behind the reference gradient
     truth_pieces: int = 4  # batches whose credit is compared with the truth, each by itself
     truth_samples: int = 64  # K of that truth
-    credit_samples: int = 2  # K of the oracle's own credit, as in training
 
 
 def _credits(
@@ -59,13 +59,18 @@ def _credits(
 ) -> Array:
     """[M,B,S]: the credit of every method on one batch."""
     oracle_key, signal_key = jax.random.split(key)
-    oracle = None
-    if any(method.oracle_samples for method in methods):
-        oracle = branch.measure(oracle_key, policy, params, env, played, samples=config.credit_samples)
+    rungs = tuple(sorted({method.oracle_samples for method in methods} - {0}))
+    if rungs:
+        oracle = branch.measure(oracle_key, policy, params, env, played, samples=rungs[-1], at=rungs)
+        replace = dataclasses.replace
+        known = {
+            k: replace(oracle, token=replace(oracle.token, mean=token), turn=replace(oracle.turn, mean=turn))
+            for k, (token, turn) in zip(rungs, oracle.ladder, strict=True)
+        }
     out = []
     for i, method in enumerate(methods):
-        wishes = wishes_of(method, TrainConfig())
-        signals = collect(jax.random.fold_in(signal_key, i), wishes, policy, params, reference, env, played, oracle)
+        wishes, own = wishes_of(method, TrainConfig()), known[method.oracle_samples] if method.oracle_samples else None
+        signals = collect(jax.random.fold_in(signal_key, i), wishes, policy, params, reference, env, played, own)
         out.append(method.build_estimator().apply(played.trajectory, signals).advantage)
     return jnp.stack(out)
 
@@ -150,11 +155,16 @@ def _truth_piece(
 
 
 def make_assess(
-    policy: Policy, env: Env, methods: tuple[Method, ...], config: AssessConfig
+    policy: Policy,
+    env: Env,
+    methods: tuple[Method, ...],
+    config: AssessConfig,
+    exact: Callable[[PyTree], Array] | None = None,
 ) -> Callable[..., list[dict[str, object]]]:
     """assess(key, params, reference, share=1) -> tidy rows (method, measure, value, seed): gradient/* with *_se, pooled
     over all pieces, reference/*; fidelity/* and reliability/*, whose seed is the piece of the batch that it comes from,
     so that their spread is seen. Compiles on the first call, once for all parameters. `share` divides the batch sizes.
+    `exact` gives the gradient of the expected return at some parameters, flattened, where it is known.
     """
     bind = functools.partial
     programs = (
@@ -162,13 +172,14 @@ def make_assess(
         jax.jit(bind(_gradient_piece, policy, env, methods, config)),
         jax.jit(bind(_truth_piece, policy, env, methods, config)),
     )
-    return bind(_assess, programs, methods, config)
+    return bind(_assess, programs, methods, config, exact)
 
 
 def _assess(
     programs: tuple[Callable, Callable, Callable],
     methods: tuple[Method, ...],
     config: AssessConfig,
+    exact: Callable[[PyTree], Array] | None,
     key: Array,
     params: PyTree,
     reference: PyTree,
@@ -177,12 +188,13 @@ def _assess(
     reference_piece, gradient_piece, truth_piece = programs
     reference_key, gradient_key, truth_key = jax.random.split(key, 3)
     part = lambda n: range(max(n // share, 1))  # noqa: E731
-    units = jnp.concatenate(
-        [reference_piece(jax.random.fold_in(reference_key, i), params) for i in part(config.reference_pieces)]
-    )
-    g = units.mean(axis=0)
-    noise = jnp.sum(jnp.var(units, axis=0, ddof=1)) / units.shape[0]
-    episodes = units.shape[0] * config.size
+    if exact is not None:
+        g, noise, episodes = exact(params), jnp.float32(0), 0
+    else:
+        pieces = [reference_piece(jax.random.fold_in(reference_key, i), params) for i in part(config.reference_pieces)]
+        units = jnp.concatenate(pieces)
+        g, episodes = units.mean(axis=0), units.shape[0] * config.size
+        noise = jnp.sum(jnp.var(units, axis=0, ddof=1)) / units.shape[0]
     empty = gradient.empty_sums(g.shape[0])
     sums = jax.tree.map(lambda x: jnp.stack([x] * len(methods)), empty)
     for i in part(config.pieces):

@@ -232,7 +232,7 @@ def units(settings: Settings, cache: Path) -> Iterator[Unit]:
     bind = functools.partial
     horizon = snr_horizon.PRESETS[s.horizon]
     yield Unit("horizon", "horizon", lambda _: [
-        {"env": "umbrella_horizon", **row} for row in snr_horizon.snr_against_horizon(horizon)
+        {"env": "umbrella_horizon", **row} for n in horizon.lengths for row in snr_horizon.rows_of(horizon, n)
     ])  # fmt: skip
     places = [("pivot", p0) for p0 in (s.p0, *s.sweep)] + ([("bait", s.p0)] if s.bait else [])
     for env, p0 in places:

@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import tyro
-from rich.progress import track
 
 from agentjax import envs
 from agentjax.envs.base import Env
@@ -35,6 +32,11 @@ from agentjax.measure import gradient, horizon
 from agentjax.oracle import exact
 from agentjax.types import Array
 from agentjax.viz import horizon as chart
+from agentjax.viz.rows import read
+from experiments.harness import command
+from experiments.harness.command import Experiment, Unit
+from experiments.harness.ledger import Row
+from experiments.report import markdown_table
 
 GROUP = 8
 MEASURES = ("snr_db_raw", "snr_db", "slope")
@@ -94,11 +96,9 @@ def _measure(env: Env, chunks: int, chunk: int, key: Array) -> gradient.Gradient
     return jax.vmap(lambda total: gradient.summarize(total, reference, trajectories_per_unit=GROUP))(sums)
 
 
-def snr_at(key: Array, length: int, config: Config) -> list[dict[str, Any]]:
+def snr_at(key: Array, length: int, config: Config) -> list[Row]:
     """Result rows of every signal and measure at one length."""
     chunk = min(config.chunk, config.episodes)
-    if chunk % GROUP or config.episodes % chunk:
-        raise ValueError(f"episodes {config.episodes} must be a multiple of chunk {chunk}, and chunk of {GROUP}")
     env = envs.make("umbrella", length=length)
     quality = jax.device_get(jax.jit(functools.partial(_measure, env, config.episodes // chunk, chunk))(key))
     rows = []
@@ -113,51 +113,40 @@ def snr_at(key: Array, length: int, config: Config) -> list[dict[str, Any]]:
     return rows
 
 
-def snr_against_horizon(config: Config, out: Path | None = None) -> list[dict[str, Any]]:
-    """Rows of all lengths. With `out`, appends them to out/results.jsonl as they are made and draws snr_horizon.png.
-
-    Lengths that the file already holds are not run again; a file made with other episodes or seed is refused.
-    """
-    rows: list[dict[str, Any]] = []
-    file = None
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        file = out / "results.jsonl"
-        if file.exists():
-            rows = [json.loads(line) for line in file.read_text().splitlines()]
-        if any((row["episodes"], row["seed"]) != (config.episodes, config.seed) for row in rows):
-            raise ValueError(f"{file} was made with other episodes or seed; choose another --out or delete it")
-    done = {row["L"] for row in rows}
-    todo = [length for length in config.lengths if length not in done]
-    for length in track(todo, description="SNR against horizon", disable=out is None):
-        new = snr_at(jax.random.fold_in(jax.random.key(config.seed), length), length, config)
-        rows += new
-        if file is not None:
-            with file.open("a") as f:
-                f.write("".join(json.dumps(row) + "\n" for row in new))
-    if out is not None:
-        chart.draw(rows, out / "snr_horizon.png")
-    return rows
+def rows_of(config: Config, length: int) -> list[Row]:
+    """Rows of one length with the key that this length has in every run."""
+    return snr_at(jax.random.fold_in(jax.random.key(config.seed), length), length, config)
 
 
-def main(
-    preset: Literal["quick", "paper", "full"] = "quick",
-    out: Path | None = None,
-    lengths: tuple[int, ...] | None = None,
-    episodes: int | None = None,
-    seed: int | None = None,
-) -> None:
-    """Runs a preset, with lengths, episodes or seed changed if given."""
-    given: dict[str, Any] = {"lengths": lengths, "episodes": episodes, "seed": seed}
-    config = dataclasses.replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
-    out = out or Path("runs") / f"snr_horizon-{preset}"
-    rows = snr_against_horizon(config, out)
-    print(f"{'signal':14}{'L':>6}{'measured dB':>14}{'+-':>7}{'closed form':>14}")
-    for row in rows:
-        if row["measure"] == "snr_db_raw":
-            print(f"{row['estimator']:14}{row['L']:6d}{row['value']:14.2f}{row['se']:7.2f}{row['closed_form']:14.2f}")
-    print(f"rows and figure in {out}")
+def check(config: Config) -> None:
+    """Raises ValueError on what cannot be run."""
+    chunk = min(config.chunk, config.episodes)
+    command.positive(config, "episodes", "chunk")
+    command.multiple("chunk", chunk, "the group of", GROUP)
+    command.multiple("episodes", config.episodes, "chunk", chunk)
+    if not config.lengths or min(config.lengths) < 2 or len(set(config.lengths)) < len(config.lengths):
+        raise ValueError(f"lengths are different and at least 2, got {config.lengths}")
 
+
+def units(config: Config, cache: Path) -> list[Unit]:
+    """A unit per length."""
+    return [Unit(f"L={n}", f"L={n}", lambda _, n=n: rows_of(config, n), float(n)) for n in config.lengths]
+
+
+def write(out: Path, preset: str) -> None:
+    """The chart, and the table of measured and closed-form numbers."""
+    rows = read(out / "results.jsonl").select("snr_db_raw")
+    chart.draw(rows, out / "snr_horizon.png")
+    lines = [
+        (r["estimator"], str(r["L"]), f"{r['value']:.2f} +- {2 * r['se']:.2f}", f"{r['closed_form']:.2f}") for r in rows
+    ]  # fmt: skip
+    table = markdown_table(("signal", "L", "measured, dB (two standard errors)", "closed form, dB"), lines)
+    title = f"# Signal-to-noise against horizon ({preset} preset)\n\n"
+    (out / "report.md").write_text(title + table + "\n![SNR against horizon](snr_horizon.png)\n", encoding="utf-8")
+
+
+EXPERIMENT = Experiment("snr_horizon", PRESETS, check, units, write)
+main = functools.partial(command.run, EXPERIMENT)
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    main()

@@ -1,6 +1,5 @@
 """Gradient measures against plain numpy, hand numbers and known answers; the SNR chart against its closed forms."""
 
-import json
 
 import jax
 import jax.numpy as jnp
@@ -187,13 +186,17 @@ def test_measured_snr_agrees_with_the_closed_forms(length):
 
 
 def test_chart_resumes_and_refuses_other_settings(tmp_path):
-    config = snr_horizon.Config(lengths=(2,), episodes=256, chunk=128)
-    first = snr_horizon.snr_against_horizon(config, tmp_path)
-    assert (tmp_path / "snr_horizon.png").stat().st_size > 1000
-    more = snr_horizon.snr_against_horizon(snr_horizon.Config(lengths=(2, 3), episodes=256, chunk=128), tmp_path)
-    assert more[: len(first)] == first and {row["L"] for row in more} == {2, 3}
-    assert [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()] == more
-    with pytest.raises(ValueError, match="other episodes or seed"):
-        snr_horizon.snr_against_horizon(snr_horizon.Config(lengths=(2,), episodes=512, chunk=128), tmp_path)
-    with pytest.raises(ValueError, match="must be a multiple of chunk"):
-        snr_horizon.snr_at(jax.random.key(0), 2, snr_horizon.Config(episodes=300, chunk=128))
+    size = ["--episodes", "256", "--chunk", "128"]
+    snr_horizon.main(["--out", str(tmp_path / "cut"), "--lengths", "2", *size])
+    first = (tmp_path / "cut" / "results.jsonl").read_text()
+    with pytest.raises(SystemExit, match=r"lengths: \[2\] there, \[2, 3\] here"):
+        snr_horizon.main(["--out", str(tmp_path / "cut"), "--lengths", "2", "3", *size])
+    snr_horizon.main(["--out", str(tmp_path / "out"), "--lengths", "2", "3", *size])
+    assert (tmp_path / "out" / "results.jsonl").read_text().startswith(first)
+    assert (tmp_path / "out" / "snr_horizon.png").stat().st_size > 1000
+    assert "| full_return | 3 |" in (tmp_path / "out" / "report.md").read_text()
+    for args, say in ((["--episodes", "300", "--chunk", "128"], "episodes 300 is no positive multiple of chunk 128"),
+                      (["--lengths", "1"], "lengths are different and at least 2")):  # fmt: skip
+        with pytest.raises(SystemExit, match=say):
+            snr_horizon.main(["--out", str(tmp_path / "bad"), *args])
+    assert not (tmp_path / "bad").exists()

@@ -33,7 +33,7 @@ setup(
         "array_record>=0.8",
         "matplotlib>=3.10",
         "tyro>=1.0",
-        "rich>=14",
+        "rich>=14.1",
     ],
     extras_require={
         "lm": LM,

@@ -27,25 +27,23 @@ Numbers to expect: see experiments/results/talk/report.md. Time of quick on 2 ot
 minutes; peak memory under 10 GB.
 
 Rows (results.jsonl): {"method", "seed", "step", "measure", "value"} and, where it is a share, "low", "high", "n";
-`method` of screening rows is the rule's name. Every panel reply is in replies.jsonl. Rows are appended as they are
-made; a rerun with the same --out skips finished arms and repeats an unfinished one.
+`method` of screening rows is the rule's name. Every panel reply is in replies.jsonl. A rerun
+with the same --out skips finished arms and repeats an unfinished one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 import resource
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from rich.progress import track
 
 from agentjax.envs.word_problems import Problem, is_right, word_problems
@@ -56,8 +54,11 @@ from agentjax.signals.collect import collect
 from agentjax.train import TrainConfig, TrainState, init_state, raise_if_broken, update, wishes_of
 from agentjax.types import Array, PyTree, Rollout, Trajectory, Truth
 from experiments import talk_report
-from experiments.talk_model import Talk, hint_ids, load_model, make_talk, padded, tasks_of, texts_of
-from experiments.talk_report import Row, share
+from experiments.harness import command
+from experiments.harness.command import Experiment, Unit
+from experiments.harness.ledger import Ledger
+from experiments.talk_model import Talk, find_model, hint_ids, load_model, make_talk, padded, tasks_of, texts_of
+from experiments.talk_report import REPLIES, Row, share
 from experiments.talk_user import LEAST_LIFT, MOST_BASE, RULES, Rule, hint_in, next_message, pick
 
 ARMS = {"frozen": "frozen", "binary": "prm_j1", "opd": "opd_gold"}  # arm -> entry of METHODS
@@ -65,25 +66,18 @@ ARMS = {"frozen": "frozen", "binary": "prm_j1", "opd": "opd_gold"}  # arm -> ent
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Sizes of a run; `panel` and `screen` are multiples of `batch`."""
+    """Everything that the rows depend on; `panel` and `screen` are multiples of `batch`."""
 
-    updates: int = 12
+    model: str = "models/smollm2.gguf"  # GGUF file; `make model` fetches it
+    updates: int = 12  # optimiser steps of each arm
     batch: int = 16  # replies per update
     panel: int = 128  # held-out questions
     screen: int = 32  # questions that choose the rule
     tokens: int = 48  # of a reply at most
-    learning_rate: float = 3e-5
-    temperature: float = 0.6
+    learning_rate: float = 3e-5  # Adam's, for all parameters
+    temperature: float = 0.6  # of the replies
     chunk: int = 16  # positions of each row that pass through the output layer at a time
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = (self.updates, self.batch, self.panel, self.screen, self.tokens)
-        if min(sizes) < 1 or self.panel % self.batch or self.screen % self.batch:
-            raise ValueError(
-                "sizes must be at least 1 and panel and screen multiples of batch, got "
-                f"{sizes} for updates, batch, panel, screen and tokens"
-            )
+    seed: int = 0  # of questions and sampling
 
     @property
     def train(self) -> TrainConfig:
@@ -244,107 +238,50 @@ def examine(
     return [mark | {"measure": name} | value for name, value in found.items()], replies
 
 
-class Log:
-    """The files of one run: opens or resumes `out`, and refuses settings other than those it was begun with."""
-
-    def __init__(self, out: Path, config: Config, preset: str) -> None:
-        self.results, self.replies = out / "results.jsonl", out / "replies.jsonl"
-        settings = out / "settings.json"
-        mine = {"preset": preset} | dataclasses.asdict(config)
-        out.mkdir(parents=True, exist_ok=True)
-        if settings.exists() and (theirs := json.loads(settings.read_text())) != mine:
-            differ = ", ".join(name for name in mine if theirs.get(name) != mine[name])
-            raise ValueError(f"{out} was begun with another {differ}; choose another --out or delete it")
-        settings.write_text(json.dumps(mine, indent=1) + "\n")
-        self.rows = self._finished()
-
-    def _finished(self) -> list[Row]:
-        """Rows on file without those of an arm that did not reach its panel, which is run again."""
-        rows, replies = talk_report.read(self.results), talk_report.read(self.replies)
-        done = {row["method"] for row in rows if row["measure"] in ("rule_kept", "screen_base")}
-        rows, replies = ([row for row in part if row["method"] in done] for part in (rows, replies))
-        for path, part in ((self.results, rows), (self.replies, replies)):
-            path.write_text("".join(json.dumps(row) + "\n" for row in part))
-        return rows
-
-    def has(self, method: str, measure: str) -> bool:
-        """Is there such a row?"""
-        return any((row["method"], row["measure"]) == (method, measure) for row in self.rows)
-
-    def note(self, rows: list[Row], replies: Sequence[Row] = ()) -> None:
-        """Appends rows; replies go first, so that an arm with its panel rows has all its replies."""
-        for path, part in ((self.replies, replies), (self.results, rows)):
-            with path.open("a") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in part))
-        self.rows += rows
+Load = Callable[[str], tuple[Policy, PyTree, Tokenizer]]
 
 
-def run(policy: Policy, start: PyTree, tok: Tokenizer, config: Config, log: Log) -> Rule | None:
-    """All arms that `log` does not hold yet. Returns the rule, None (and no arm) if none passes the gates."""
+def units(config: Config, cache: Path, load: Load = load_model) -> list[Unit]:
+    """Screening, then an arm each. The model is loaded by the first unit that is not on file."""
     sets = question_sets(config)
-    wishes = [rule.wish for rule in RULES.values()]
-    talk = make_talk(policy, start, tok, questions_of([p for part in sets for p in part]), wishes, config.train)
     screen_key, panel_key, train_key = jax.random.split(jax.random.key(config.seed), 3)
-    if not log.has(next(iter(RULES)), "screen_base"):
-        log.note(screen(talk, config, sets.screen, screen_key))
-    rule = pick(log.rows)
-    if rule is None:
-        return None
-    for arm in ARMS:
-        if not log.has(arm, "rule_kept"):
+
+    @functools.cache
+    def talk() -> Talk:
+        wishes = [rule.wish for rule in RULES.values()]
+        return make_talk(*load(config.model), questions_of([p for part in sets for p in part]), wishes, config.train)
+
+    def one(arm: str, ledger: Ledger) -> tuple[list[Row], dict[str, list[Row]]]:
+        rule = pick(ledger.rows)
+        if rule is None:
+            raise RuntimeError(
+                f"no rule has a base rate of at most {MOST_BASE} and a hint lift of at least {LEAST_LIFT} with this"
+                f" model; the table is in {ledger.out / 'report.md'}"
+            )
+        rows: list[Row] = []
+        params = talk().start
+        if arm != "frozen":
             key = jax.random.clone(train_key)  # every arm on the same random numbers
-            params = start if arm == "frozen" else train(talk, config, rule, arm, sets.train, key, log.note)
-            log.note(*examine(talk, config, rule, arm, params, sets.panel, panel_key))
-    return rule
+            params = train(talk(), config, rule, arm, sets.train, key, rows.extend)
+        panel, replies = examine(talk(), config, rule, arm, params, sets.panel, panel_key)
+        return rows + panel, {REPLIES: replies}
+
+    found = [Unit("screen", "talk", lambda _: screen(talk(), config, sets.screen, screen_key))]
+    return found + [Unit(arm, "talk", functools.partial(one, arm), 0.5 if arm == "frozen" else 1.5) for arm in ARMS]
 
 
-def main(
-    preset: Literal["quick", "paper", "full"] = "quick",
-    out: Path | None = None,
-    model: Path = Path("models/smollm2.gguf"),
-    publish: bool = False,
-    updates: int | None = None,
-    tokens: int | None = None,
-    learning_rate: float | None = None,
-    seed: int | None = None,
-) -> None:
-    """A real language model learns one wish of one user, from votes or from hints (one seed: a demonstration).
+def check(config: Config) -> None:
+    """Raises ValueError on what cannot be run."""
+    command.positive(config, "updates", "batch", "panel", "screen", "tokens", "chunk")
+    for name in ("panel", "screen"):
+        command.multiple(name, getattr(config, name), "batch", config.batch)
+    if config.learning_rate <= 0 or config.temperature <= 0:
+        raise ValueError("learning_rate and temperature must be positive")
+    find_model(config.model)
 
-    Args:
-        preset: quick (about 15 minutes on 2 cores), paper (more of everything), full (for an accelerator).
-        out: Folder of the results; runs/talk-PRESET if not given. A rerun resumes.
-        model: GGUF file of the model; `make model` fetches it.
-        publish: Copy the finished run into experiments/results/talk.
-        updates: Optimiser steps of each arm.
-        tokens: Most tokens of a reply.
-        learning_rate: Adam's, for all parameters.
-        seed: Of questions and sampling.
-    """
-    given: dict[str, Any] = dict(updates=updates, tokens=tokens, learning_rate=learning_rate, seed=seed)
-    out = out or Path("runs") / f"talk-{preset}"
-    try:
-        config = dataclasses.replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
-        log = Log(out, config, preset)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"talk: {error}") from error
-    try:
-        rule = run(*load_model(model), config, log)
-    except KeyboardInterrupt:
-        talk_report.write(out)
-        raise SystemExit(f"talk: stopped; what is done is in {out}, the same command goes on from there") from None
-    except FloatingPointError as error:
-        raise SystemExit(f"talk: {error}") from error
-    talk_report.write(out)
-    if rule is None:
-        raise SystemExit(
-            f"talk: no rule has a base rate of at most {MOST_BASE} and a hint lift of at least {LEAST_LIFT} with this "
-            f"model; the table is in {out / 'report.md'}"
-        )
-    if publish:
-        home = Path(__file__).parent / "results" / "talk"
-        shutil.copytree(out, home, dirs_exist_ok=True)
-    print((out / "report.md").read_text())
 
+EXPERIMENT = Experiment("talk", PRESETS, check, units, lambda out, preset: talk_report.write(out))
+main = functools.partial(command.run, EXPERIMENT)
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    main()

@@ -42,12 +42,18 @@ class Talk(NamedTuple):
     score: Callable[[PyTree, Trajectory], Array]  # log-probabilities of the replies, [B,S]
 
 
-def load_model(path: Path) -> tuple[Policy, PyTree, Tokenizer]:
-    """The model of a GGUF file; SystemExit with one line if it is missing or damaged."""
+def find_model(path: str) -> None:
+    """Raises ValueError with the way out if there is no such file."""
+    if not Path(path).is_file():
+        raise ValueError(f"no model file {path}; `make model` fetches models/smollm2.gguf")
+
+
+def load_model(path: str) -> tuple[Policy, PyTree, Tokenizer]:
+    """The model of a GGUF file; ValueError with one line if it is damaged."""
     try:
         sizes, params, tok = load_gguf(path)
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(f"talk: {str(error).splitlines()[0]}; `make model` fetches models/smollm2.gguf") from error
+    except ValueError as error:
+        raise ValueError(f"{str(error).splitlines()[0]}; `make model` fetches a whole models/smollm2.gguf") from error
     return transformer(sizes), params, tok
 
 

@@ -6,14 +6,14 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from agentjax.viz import talk as chart
+from experiments.harness.ledger import Row, read_lines, read_rows
 from experiments.talk_user import LEAST_LIFT, MOST_BASE, pick
 
-Row = dict[str, Any]
+REPLIES = "replies.jsonl"  # every reply on the panel
 ARMS = ("frozen", "binary", "opd")
 EXAMPLES = 6
 
@@ -32,18 +32,12 @@ def share(hits: Sequence[bool]) -> Row:
     return {"value": sum(hits) / len(hits), "low": low, "high": high, "n": len(hits)}
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of a file of one JSON object a line, [] without one; a last line that was cut short is left out."""
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-    return [json.loads(line) for line in lines[:-1]]
-
-
 class Results:
     """Rows and replies of one run, read by arm."""
 
     def __init__(self, folder: Path) -> None:
         self.settings: Row = json.loads((folder / "settings.json").read_text())
-        self.rows, self.replies = read(folder / "results.jsonl"), read(folder / "replies.jsonl")
+        self.rows, self.replies = read_rows(folder), read_lines(folder / REPLIES)[0]
 
     def row(self, method: str, measure: str) -> Row | None:
         """The last row of a measure."""

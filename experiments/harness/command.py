@@ -170,12 +170,11 @@ def run(experiment: Experiment, args: Sequence[str] | None = None) -> None:
     jax.config.update("jax_compilation_cache_dir", str((common.cache / "compiled").absolute()))
     try:
         work(ledger, mine, found)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, *KNOWN) as error:
         if not folder and ledger.done:
-            experiment.write(ledger.out, common.preset)
-        raise SystemExit(f"{name}: stopped. {kept(ledger)}") from None
-    except KNOWN as error:
-        raise SystemExit(f"{name}: {' '.join(str(error).split())}. {kept(ledger)}") from error
+            experiment.write(ledger.out, common.preset)  # what is there can be looked at
+        said = "stopped" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+        raise SystemExit(f"{name}: {said}. {kept(ledger)}") from error
     if folder:
         print(f"{name}: share {common.parts} is in {ledger.out}; the command without --parts merges what it finds")
         return

@@ -64,6 +64,11 @@ def _finished(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {unit: mine for unit, mine in units.items() if closed.get(unit) == len(mine)}
 
 
+def read_rows(folder: Path) -> list[Row]:
+    """Rows of the finished units in a folder, [] without any."""
+    return [row for mine in _finished(read_lines(folder / RESULTS)[0]).values() for row in mine]
+
+
 class Ledger:
     """The rows of one folder. Nothing is created before the first `add`."""
 

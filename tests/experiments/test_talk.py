@@ -1,7 +1,6 @@
 """`experiments.talk` with a tiny random model that reads bytes: no download, no file of weights."""
 
 import dataclasses
-import json
 import re
 
 import jax
@@ -20,6 +19,8 @@ from agentjax.signals.collect import collect
 from agentjax.train import init_state, wishes_of
 from agentjax.types import Rollout
 from experiments import talk, talk_model, talk_report, talk_user
+from experiments.harness import command
+from experiments.harness.ledger import Ledger, read_rows
 from experiments.talk_user import RULES
 
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -77,8 +78,6 @@ def test_sets_are_disjoint_and_the_panel_stays_when_training_grows():
     assert [len(part) for part in sets] == [4, 2, 4]
     assert len({p.question for part in sets for p in part}) == 10
     assert talk.question_sets(dataclasses.replace(CONFIG, updates=9)).panel == sets.panel
-    with pytest.raises(ValueError, match="multiples of batch"):
-        talk.Config(panel=20, batch=16)
 
 
 def test_the_answer_is_the_first_number_that_the_question_lacks():
@@ -208,42 +207,48 @@ def always_ten_words(monkeypatch):
         monkeypatch.setattr(module, "pick", lambda rows: RULES["ten_words"])
 
 
-def test_an_interrupted_run_goes_on_to_the_same_rows(tmp_path, start, always_ten_words, monkeypatch):
-    whole = talk.Log(tmp_path / "whole", CONFIG, "quick")
-    assert talk.run(POLICY, start, TOK, CONFIG, whole).name == "ten_words"
-    cut = talk.Log(tmp_path / "cut", CONFIG, "quick")
-    note = talk.Log.note
+def run(start, out, stop_at=""):
+    """The command on the tiny model; Ctrl-C at the start of a unit."""
 
-    def stop(self, rows, replies=()):
-        note(self, rows, replies)
-        if rows[0]["method"] == "binary":
+    def units(config, cache):
+        def stopped(ledger):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(talk.Log, "note", stop)
-    with pytest.raises(KeyboardInterrupt):
-        talk.run(POLICY, start, TOK, CONFIG, cut)
-    talk_report.write(tmp_path / "cut")
+        found = talk.units(config, cache, load=lambda path: (POLICY, start, TOK))
+        return [dataclasses.replace(u, run=stopped) if u.name == stop_at else u for u in found]
+
+    here = dataclasses.replace(talk.EXPERIMENT, presets=dict.fromkeys(talk.PRESETS, CONFIG), check=lambda c: None)
+    command.run(dataclasses.replace(here, units=units), ["--out", str(out)])
+
+
+def test_an_interrupted_run_goes_on_to_the_same_rows(tmp_path, start, always_ten_words):
+    run(start, tmp_path / "whole")
+    with pytest.raises(SystemExit, match="talk: stopped. 2 finished units are kept"):
+        run(start, tmp_path / "cut", stop_at="binary")
     assert "Unfinished: binary, opd" in (tmp_path / "cut" / "report.md").read_text()
-    monkeypatch.setattr(talk.Log, "note", note)
-    monkeypatch.setattr(talk, "screen", None)  # screening is on file
-    talk.run(POLICY, start, TOK, CONFIG, talk.Log(tmp_path / "cut", CONFIG, "quick"))
+    run(start, tmp_path / "cut")
     lasting = lambda rows: [r for r in rows if not r["measure"].startswith(("seconds", "peak"))]  # noqa: E731
-    mine, theirs = (lasting(talk_report.read(tmp_path / name / "results.jsonl")) for name in ("cut", "whole"))
+    mine, theirs = (lasting(read_rows(tmp_path / name)) for name in ("cut", "whole"))
     assert mine == theirs
     assert (tmp_path / "cut" / "replies.jsonl").read_text() == (tmp_path / "whole" / "replies.jsonl").read_text()
     assert [(r["method"], r["step"], r["n"]) for r in mine if r["measure"] == "rule_kept"] == [
         ("frozen", 0, 4), ("binary", 2, 4), ("opd", 2, 4),
     ]  # fmt: skip
-    first = [r["value"] for r in mine if (r["measure"], r["step"]) == ("first_reply_kept", 0)]
+    first = [r["value"] for r in mine if (r["measure"], r.get("step")) == ("first_reply_kept", 0)]
     assert first[0] == first[1]  # both arms begin with the same replies
     frozen, *learned = (abs(r["value"]) for r in mine if r["measure"] == "panel_kl_to_start")
     assert frozen == 0.0 and learned[0] > 1e-6  # opd learns only from replies that were told off, if there were any
-    talk_report.write(tmp_path / "whole")
     text = (tmp_path / "whole" / "report.md").read_text()
     assert "Chosen: **ten_words**" in text and text.count("*(rule ") == 3 * 4 and "Unfinished" not in text
     assert (tmp_path / "whole" / "talk.png").stat().st_size > 10_000
-    with pytest.raises(ValueError, match="begun with another updates"):
-        talk.Log(tmp_path / "cut", dataclasses.replace(CONFIG, updates=3), "quick")
+
+
+def test_without_a_rule_nothing_is_trained(tmp_path, start, monkeypatch):
+    for module in (talk, talk_report):
+        monkeypatch.setattr(module, "pick", lambda rows: None)
+    with pytest.raises(SystemExit, match=r"talk: no rule has a base rate of at most .* 1 finished units"):
+        run(start, tmp_path / "out")
+    assert "No rule passes both gates" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_predictions_are_read_off_the_rows(tmp_path):
@@ -254,10 +259,9 @@ def test_predictions_are_read_off_the_rows(tmp_path):
         return rows, replies
 
     parts = [panel("frozen", 10, 90), panel("binary", 30, 90), panel("opd", 60, 80)]
-    (tmp_path / "settings.json").write_text("{}")
-    for name, index in (("results", 0), ("replies", 1)):
-        lines = [json.dumps(row) for part in parts for row in part[index]]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    ledger = Ledger(tmp_path, {})
+    for i, (rows, replies) in enumerate(parts):
+        ledger.add(str(i), rows, {talk_report.REPLIES: replies})
     verdicts = talk_report.predictions(talk_report.Results(tmp_path))
     assert ["did not hold" in line for line in verdicts] == [False, False, True, True]  # +.39; +.16; -.078
     assert "-0.078, interval [-0.125, -0.031]" in verdicts[3]  # ten of 128 lost: sd .26942, half 1.96 sd / sqrt(128)
@@ -272,16 +276,17 @@ def test_wilson_by_hand():
 def test_bad_input_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\0" * 40)
-    for path, say in (("absent.gguf", "no such model file"), ("broken.gguf", "broken.gguf")):
+    for args, say in (
+        (["--model", "absent.gguf"], "no model file absent.gguf; `make model` fetches"),
+        (["--model", "broken.gguf"], "broken.gguf"),
+        (["--updates", "0"], "updates must be at least 1, got 0"),
+        (["--panel", "20"], "panel 20 is no positive multiple of batch 16; 16 is the nearest"),
+    ):
         with pytest.raises(SystemExit) as error:
-            talk.main(out=tmp_path / "out", model=tmp_path / path)
+            talk.main(["--out", "out", *args])
         message = str(error.value)
-        assert say in message and "make model" in message and "\n" not in message
-    with pytest.raises(SystemExit, match="sizes must be at least 1"):
-        talk.main(out=tmp_path / "out", updates=0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match="talk: "):
-        talk.main(out=tmp_path / "file" / "out")
+        assert say in message and "\n" not in message and not (tmp_path / "out").exists()
+        assert message.count("make model") <= 1
     ids = jnp.ones((1, 2), jnp.int32)
     table = Question(index=ids[:, 0], prompt=ids, hint=ids)
     with pytest.raises(ValueError, match="pad 2 must differ"):

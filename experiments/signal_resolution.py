@@ -72,18 +72,18 @@ class Settings:
     bait: float = 0.5  # share of errands that the lure spoils in `bait`; 0: no such task
     arms: tuple[str, ...] = ARMS  # methods that are trained
     seeds: int = 5  # paired, per arm
-    iterations: int = 100  # of RL per run
+    iterations: int = 60  # of RL per run
     sweep_iterations: int = 40  # the same for further p0
     long_iterations: int = 300  # of the headline arms in `bait`; 0: as all arms
-    every: int = 10  # iterations between evaluations on the panel
+    every: int = 5  # iterations between evaluations on the panel
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # the one grid of learning rates, for every arm
-    tune_iterations: int = 60  # of tuning, on seeds of its own; 0: take the middle rate
+    tune_iterations: int = 40  # of tuning, on seeds of its own; 0: take the middle rate
     tune_seeds: int = 3  # one seed was seen to choose a rate by luck
     samples: int = 16  # K of one more arm, oracle_token with K branches a place; 0: none
     panel: int = 256  # fixed tasks that measure success
     assess: AssessConfig = AssessConfig()  # sizes of the measurement of credit
     ladder: tuple[int, ...] = LADDER  # K at which the oracle's own credit is assessed in `pivot`
-    along: tuple[int, ...] = (10, 30, 100)  # iterations after which the headline arms are assessed again in `pivot`
+    along: tuple[int, ...] = (10, 30, 60)  # iterations after which the headline arms are assessed again in `pivot`
     umbrella: int = 10  # length of the chain that is learned; 0: none
     umbrella_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)  # its grid: a table of logits
     umbrella_every: int = 2  # it learns within a few iterations
@@ -188,7 +188,7 @@ def units(settings: Settings, cache: Path) -> Iterator[Unit]:
     @functools.cache
     def task_of(env: str, p0: float | None = None) -> tuple[Task, list[Row]]:
         if env == "umbrella":
-            return umbrella_task({"env": env, "p0": None}, s.umbrella, panel=s.panel), []
+            return umbrella_task({"env": env, "p0": None}, s.umbrella, panel=s.panel)
         preset, harm = ("chapter", s.bait) if env == "chapter" else (s.pivot, s.bait if env == "bait" else 0.0)
         twin = None if env == "chapter" or (env, p0) == ("pivot", s.p0) else task_of("pivot", s.p0)[0]
         where = {"env": env, "p0": p0}
@@ -237,6 +237,8 @@ def units(settings: Settings, cache: Path) -> Iterator[Unit]:
     places = [("pivot", p0) for p0 in (s.p0, *s.sweep)] + ([("bait", s.p0)] if s.bait else [])
     for env, p0 in places:
         yield Unit(f"gates/{env}/{p0:g}", "gates", lambda _, at=(env, p0): task_of(*at)[1])
+    if s.umbrella:
+        yield Unit("gates/umbrella", "gates", lambda _: task_of("umbrella")[1])
     for env, p0 in [*((e, p) for e, p in places if p == s.p0), *([("umbrella", None)] if s.umbrella else [])]:
         yield Unit(f"assess/{env}", f"assess/{env}", bind(assessed, env, p0), 6.0 if env == "pivot" else 2.0)
     for name in sorted(s.arms, key=lambda name: name not in HEADLINE):

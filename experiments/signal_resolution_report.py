@@ -406,12 +406,12 @@ def branch_table(rows: Rows, where: Where) -> str:
 
 
 def bait(rows: Rows, where: Where) -> str:
-    """Success under the bait at 100 iterations and at the end: always taking it earns one half."""
+    """Success under the bait at 60 iterations and at the end: always taking it earns one half."""
     names = [m for m in METHODS if rows.select("success", method=m, **where)]
     if not names:
         return "Not measured.\n"
     steps = sorted(rows.distinct("step", "success", **where))
-    shown = [steps[0], *(s for s in (100,) if steps[0] < s < steps[-1]), steps[-1]]
+    shown = [steps[0], *(s for s in (60,) if steps[0] < s < steps[-1]), steps[-1]]
     values = lambda m, s: show(interval(rows.values("success", method=m, step=s, **where)))  # noqa: E731
     header = ("method", *(f"success, iteration {s}" for s in shown))
     return markdown_table(header, [(m, *(values(m, s) for s in shown)) for m in names])

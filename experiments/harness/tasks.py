@@ -88,20 +88,27 @@ def pivot_task(
     policy = twin.policy if twin else transformer(config)
     start, gates = warm_start(policy, config, env, p0, WarmStartConfig(), cache)
     task = Task(where, env, policy, start, returns, panel, twin.programs if twin else {})
-    expert = jax.jit(lambda key: returns(play(key, env, expert_act(env), env.params, 256).trajectory))
     return task, [
         task.row("frozen", "base_success", gates.base_success),
         task.row("teacher", "hinted_success", gates.hinted_success),
-        task.row("expert", "expert_success", float(expert(jax.random.key(EXPERT_KEY)))),
+        expert_row(task),
     ]
 
 
-def umbrella_task(where: dict[str, Any], length: int, *, panel: int) -> Task:
-    """The umbrella chain with a uniform table."""
+def expert_row(task: Task) -> Row:
+    """What the expert scores on 256 tasks."""
+    env = task.env
+    score = jax.jit(lambda key: task.success(play(key, env, expert_act(env), env.params, 256).trajectory))
+    return task.row("expert", "expert_success", float(score(jax.random.key(EXPERT_KEY))))
+
+
+def umbrella_task(where: dict[str, Any], length: int, *, panel: int) -> tuple[Task, list[Row]]:
+    """The umbrella chain with a uniform table, and what its expert scores."""
     env = envs.make("umbrella", length=length)
     ids = token_ids(env.exact)
     policy = tabular_policy(len(env.spec.vocabulary), action=ids.action, observation=ids.observation, hint=ids.hint)
-    return Task(where, env, policy, policy.init(jax.random.key(0)), last_reward_won, panel, {})
+    task = Task(where, env, policy, policy.init(jax.random.key(0)), last_reward_won, panel, {})
+    return task, [expert_row(task)]
 
 
 def mappings() -> int:

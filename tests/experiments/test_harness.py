@@ -225,7 +225,7 @@ def test_fifty_units_leave_memory_mappings_bounded(tmp_path):
 
 @pytest.fixture(scope="module")
 def chain():
-    return tasks.umbrella_task({"env": "umbrella", "p0": None}, 2, panel=64)
+    return tasks.umbrella_task({"env": "umbrella", "p0": None}, 2, panel=64)[0]
 
 
 PLAN = Plan(train.TrainConfig(groups=2, size=4), seeds=2, every=2, tune_iterations=2, tune_seeds=3)

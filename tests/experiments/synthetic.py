@@ -103,6 +103,15 @@ def everything(seeds=3):
             rows += fidelity("pivot", 0.1, method, snr - 2, turn, step=30)
             for p0 in (0.02, 0.3, 0.5):
                 rows += learning("pivot", p0, method, min(end + p0, 1.0), seeds=seeds, start=p0)
+        rows += fidelity("bait", 0.1, method, snr, turn) + learning("bait", 0.1, method, min(end, 0.55), seeds=seeds)
+        if method in ("grpo", "prm_j1"):
+            rows += learning("bait_long", 0.1, method, end, seeds=seeds, iterations=120)
+    for k in (4, 16, 64):  # 3 dB per factor 4
+        snr = ARMS["oracle_token"][0] + 1.5 * math.log2(k)
+        rows += fidelity("pivot", 0.1, f"oracle_token@{k}", snr, 0.96)
+    for name in ("oracle_turn", "oracle_episode", "oracle_pair", "permuted"):
+        rows += fidelity("pivot", 0.1, f"{name}@64", ARMS[name][0] + 5, 0.9)
+    rows += learning("pivot", 0.1, "oracle_token@16", 0.95, seeds=seeds)
     for error in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5):
         snr = -16 - 30 * error if error < 0.5 else -math.inf
         rows += fidelity("pivot", 0.1, "prm_j3", snr, 0.5 - error, error=error)

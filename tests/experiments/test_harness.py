@@ -22,6 +22,7 @@ from experiments.harness.arms import Plan, arm, keys_of, learn, tuned_rate, with
 from experiments.harness.command import Experiment, Unit
 from experiments.harness.costs import costs
 from experiments.harness.ledger import Ledger, gather, read_lines
+from tests.experiments import user_experiment
 
 ROOT = Path(signal_resolution.__file__).parents[1]
 
@@ -262,3 +263,12 @@ def test_costs_by_hand(chain):
     # from 3 places (before, between, after two tokens) of 8 episodes: 3 + 2 + 1 turns of 2 tokens to go, 5 times
     assert of("oracle_token", 5)["branch_tokens"] == 5 * 3 * 12 * 8
     assert of("oracle_turn", 5)["branch_tokens"] == 5 * 2 * 12 * 8
+
+
+def test_an_experiment_of_a_user_is_one_short_file(tmp_path):
+    assert len(Path(user_experiment.__file__).read_text().splitlines()) < 80
+    user_experiment.main(["--out", str(tmp_path), "--iterations", "4"])
+    assert (tmp_path / "gain.png").stat().st_size > 5000
+    assert "- groups of 8: " in (tmp_path / "report.md").read_text()
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["iterations"] == 4 and settings["preset"] == "quick"

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from agentjax.viz import crossover, heatmap, rows, statistics
+from agentjax.viz import branches, crossover, heatmap, resolution, rows, statistics
 from agentjax.viz.resolution import rank_correlation
 from agentjax.viz.statistics import Interval
 from experiments import report, signal_resolution_report
@@ -14,7 +14,8 @@ from experiments.report import Prediction
 from tests.experiments import synthetic
 
 FIGURES = (
-    "spectrum", "fidelity_learning", "learning", "chapter", "leakage", "signs", "horizon", "crossover", "difficulty"
+    "spectrum", "fidelity_learning", "learning", "chapter", "leakage", "signs", "horizon", "crossover", "difficulty",
+    "branches", "bait",
 )  # fmt: skip
 MAIN = {"env": "pivot", "p0": 0.1}
 
@@ -193,6 +194,26 @@ def test_report_says_what_held_and_what_was_spent(written):
     assert tau.low <= tau.mean <= tau.high and f"+{tau.mean:.2f} [+{tau.low:.2f}" in text
 
 
+def test_what_branches_are_worth():
+    # -21 dB at K = 1 and -18 at 4: -19.5 is half of the way in log K
+    assert branches.worth(-19.5, [(1, -21.0), (4, -18.0), (16, -17.0)]) == pytest.approx(2)
+    assert branches.worth(-21.5, [(1, -21.0), (4, -18.0)]) == 0 and math.isinf(branches.worth(-3, [(1, -21.0)]))
+    table = rows.index(synthetic.everything(seeds=2))
+    found = branches.ladder(table, "gradient/snr_db", "oracle_token", MAIN)
+    assert found == {1: "oracle_token", 4: "oracle_token@4", 16: "oracle_token@16", 64: "oracle_token@64"}
+    text = signal_resolution_report.branch_table(table, MAIN)
+    assert "| oracle_token | 16 | -3.0 [-3.8, -2.2] |" in text and "grpo fewer than 1" in text
+
+
+def test_a_gradient_that_points_away_shows_its_slope():
+    at = {**MAIN, "method": "opd_gold", "seed": 0, "step": 0}
+    named = {"gradient/snr_db": -math.inf, "gradient/slope": -21.71, "gradient/slope_se": 1.14}
+    table = rows.index({**at, "measure": m, "value": v} for m, v in named.items())
+    assert resolution.slope(table, "opd_gold", MAIN) == "slope -22 [-24, -19]"
+    assert signal_resolution_report.snr_text(table, "opd_gold", MAIN) == "slope -22 [-24, -19]"
+    assert signal_resolution_report.snr_text(table, "grpo", MAIN) == "-"
+
+
 def test_missing_rows_skip_figures_and_say_so(tmp_path):
     made = synthetic.learning("pivot", 0.1, "grpo", 0.5, seeds=1) + synthetic.gates("pivot", 0.1, 0.2)
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
@@ -214,5 +235,5 @@ def test_information_and_labels_come_from_the_registry():
     described = {name: signal_resolution_report.information(m) for name, m in methods.items()}
     assert described["prm_j3_high"] == "judge J3, 40% errors" and described["dpo"] == "outcome, as pairs"
     assert described["prm_opd"] == "judge J1 and hint: gold" and described["frozen"] == "none"
-    assert described["oracle_turn"] == "branches (A^pi)" and described["grpo"] == "outcome"
+    assert described["oracle_turn"] == "branches (A^pi), K = 1" and described["grpo"] == "outcome"
     assert signal_resolution_report.arm(methods["prm_j3_low"]).label == "PRM J3 low"

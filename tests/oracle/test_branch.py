@@ -191,3 +191,18 @@ def mixture_variance(env, table, epsilon):
             here = mask[:, t] & (state[:, t] == s)
             variance[t, s] = np.average((weight * togo**2)[here, t], weights=chance[here]) - value[t, s] ** 2
     return variance
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_the_ladder_holds_what_fewer_samples_would_have_given(tokens):
+    env, table, policy, params, played = world("umbrella")
+    measure = functools.partial(branch.measure, tokens=tokens)
+    run = jax.jit(lambda k, n, at: measure(k, policy, params, env, played, samples=n, at=at), static_argnums=(1, 2))
+    whole = run(jax.random.key(4), 5, (1, 3, 5))
+    for (token, turn), samples in zip(whole.ladder, (1, 3, 5), strict=True):
+        alone = run(jax.random.key(4), samples, ())
+        np.testing.assert_allclose(token, alone.token.mean, atol=1e-6)
+        np.testing.assert_allclose(turn, alone.turn.mean, atol=1e-6)
+        assert alone.ladder == ()
+    with pytest.raises(ValueError, match="at .* must hold numbers from 1 to samples = 2"):
+        run(jax.random.key(4), 2, (3,))

@@ -1,4 +1,4 @@
-# make reproduce | test | test-slow | test-peers | model | bench | bench-peers | lint | notebooks
+# make reproduce | test | test-slow | test-peers | model | bench | bench-peers | figures | lint | notebooks
 # Each target makes the virtual environment it needs, once. PYTHON picks the interpreter (3.11 or newer).
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 FAST := not slow and not peer
 SHORT := tests/test_ops.py tests/test_project.py tests/credit tests/losses tests/envs/test_tabular.py tests/policies
 
-.PHONY: venv reproduce test test-short test-slow test-peers model bench bench-peers lint notebooks clean
+.PHONY: venv reproduce test test-short test-slow test-peers model bench bench-peers figures lint notebooks clean
 
 venv: $(VENV)/.installed
 
@@ -61,6 +61,10 @@ $(MODEL): | venv
 	mv $(MODEL_FILE) $(MODEL)
 	rm -r models/.download
 	@echo "model: $(MODEL)"
+
+# All committed figures, reports and verdicts, from the committed rows.
+figures: venv
+	$(PY) -m experiments.figures
 
 bench: venv
 	for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done

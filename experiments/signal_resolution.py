@@ -18,8 +18,8 @@ p0 fixed by a shared warm start), `bait` (the same, and the lure spoils half of 
 
 Predictions: `signal_resolution_predictions`, written before the first paper run, after pilots at other sizes and one
 trial of the assessment on `pivot` with other keys ("branches are worth a judge" rests on it); the report says which
-held. The pilots also chose that a gain is the mean success
-over training less its start, since many arms meet at the end.
+held. The pilots also chose two things: a gain is the mean success over training less its start, since many arms meet at
+the end, and training ends after 60 iterations, since they meet there by then.
 
 Time on 2 CPU cores: quick about 4 minutes (three seeds, six arms: for trying things, not evidence); paper about 100
 minutes, resumable at every unit. Rows go to results.jsonl as units of work finish.

@@ -16,13 +16,13 @@ import pytest
 
 from agentjax import train
 from agentjax.methods import METHODS
-from experiments import signal_resolution
+from experiments import figures, signal_resolution
 from experiments.harness import command, tasks
 from experiments.harness.arms import Plan, arm, keys_of, learn, tuned_rate, with_samples
 from experiments.harness.command import Experiment, Unit
 from experiments.harness.costs import costs
 from experiments.harness.ledger import Ledger, gather, read_lines
-from tests.experiments import user_experiment
+from tests.experiments import synthetic, user_experiment
 
 ROOT = Path(signal_resolution.__file__).parents[1]
 
@@ -272,3 +272,19 @@ def test_an_experiment_of_a_user_is_one_short_file(tmp_path):
     assert "- groups of 8: " in (tmp_path / "report.md").read_text()
     settings = json.loads((tmp_path / "settings.json").read_text())
     assert settings["iterations"] == 4 and settings["preset"] == "quick"
+
+
+def test_figures_reports_and_verdicts_are_made_from_rows(tmp_path, capsys):
+    folder = tmp_path / "home" / "signal_resolution"
+    folder.mkdir(parents=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in synthetic.everything(seeds=2)))
+    (folder / "settings.json").write_text('{"preset": "paper"}')
+    claims = tmp_path / "CLAIMS.md"
+    claims.write_text("| claim | verdict |\n|---|---|\n| C1 | pending |\n| C9 | pending |\n")
+    figures.main(tmp_path / "home", claims)
+    assert capsys.readouterr().out == ""  # rows without a report: a run that is not finished
+    (folder / "report.md").write_text("old")
+    figures.main(tmp_path / "home", claims)
+    assert "Preset paper, 2 paired seeds" in (folder / "report.md").read_text()
+    assert "1 of 1 predictions held" in claims.read_text() and "| C9 | pending |" in claims.read_text()
+    assert "spectrum.png" in capsys.readouterr().out

@@ -157,7 +157,9 @@ def warm_start(
 ) -> tuple[PyTree, Gates]:
     """`fit`, or what an earlier run with the same content left in `cache`."""
     folder = (cache / content_key(policy_config, env, p0, config)).absolute()
-    template = jax.eval_shape(policy.init, jax.random.key(0))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placed = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
+    template = jax.tree.map(placed, jax.eval_shape(policy.init, jax.random.key(0)))
     if (folder / "gates.json").exists():
         gates = Gates(**json.loads((folder / "gates.json").read_text()))
         return ocp.load(folder / "params", template), gates

@@ -16,7 +16,7 @@ import pytest
 
 from agentjax import train
 from agentjax.methods import METHODS
-from experiments import figures, signal_resolution
+from experiments import figures, signal_resolution, snr_horizon
 from experiments.harness import command, tasks
 from experiments.harness.arms import Plan, arm, keys_of, learn, tuned_rate, with_samples
 from experiments.harness.command import Experiment, Unit
@@ -288,3 +288,20 @@ def test_figures_reports_and_verdicts_are_made_from_rows(tmp_path, capsys):
     assert "Preset paper, 2 paired seeds" in (folder / "report.md").read_text()
     assert "1 of 1 predictions held" in claims.read_text() and "| C9 | pending |" in claims.read_text()
     assert "spectrum.png" in capsys.readouterr().out
+
+
+def test_rows_are_those_of_the_code_before_the_harness():
+    """Numbers printed by signal_resolution and snr_horizon at commit 2dc5ec4, which held all this themselves."""
+    task, _ = tasks.umbrella_task({"env": "umbrella", "p0": None}, 2, panel=64)
+    before = {
+        "grpo": ([0.53125, 0.640625, 0.71875, 0.53125, 0.640625, 0.765625], [0.688172, 0.660963, 0.688172, 0.66372]),
+        "oracle_token": ([0.53125, 0.640625, 0.671875, 0.53125, 0.640625, 0.71875],
+                         [0.69066, 0.675932, 0.69066, 0.673959]),
+    }  # fmt: skip
+    for name, (success, entropy) in before.items():
+        rows, _ = arm(task, name, with_samples(name, 1), PLAN, 0.1, 4)
+        assert [row["value"] for row in rows if row["measure"] == "success"] == success
+        assert [row["value"] for row in rows if row["measure"] == "entropy"] == pytest.approx(entropy, abs=1e-6)
+    rows = snr_horizon.rows_of(snr_horizon.Config(episodes=256, chunk=128), 2)
+    raw = [row["value"] for row in rows if row["measure"] == "snr_db_raw"]
+    assert raw == pytest.approx([-8.129134, -7.149582, -9.165879, -3.521825, -3.521825, 0.137883], abs=1e-5)

@@ -350,6 +350,10 @@ def write(out: Path, preset: str, predictions: Sequence[Prediction] = ()) -> Non
         "Kendall's tau over arms between a measure at the start and the gain (mean success over training less at its"
         " start). The interval is over seeds; the arms are those we chose, not a sample of all arms.\n",
         predictors(rows, trained, found),
+        "## Gradients that point away from the true one at the start\n",
+        "The slope is E[g].g* / |g*|^2: 1 if unbiased, and positive for every multiple of an unbiased gradient. On the"
+        " chain g* is exact; elsewhere it is measured on a batch of its own.\n",
+        away(rows, found),
         "## Fidelity along training\n",
         "Measured on the policy that each arm has become, so later columns compare different policies.\n",
         along_training(rows, main),
@@ -403,6 +407,21 @@ def branch_table(rows: Rows, where: Where) -> str:
             word = "fewer than 1" if worth < 1 else f"more than {last}" if math.isinf(worth) else f"{worth:.2g}"
             said.append(f"{method.name} {word}")
     return text + f"\nBranches a place at which the oracle's token credit has the same SNR: {', '.join(said)}.\n"
+
+
+def away(rows: Rows, found: Sequence[tuple[str, Where]]) -> str:
+    """Methods whose mean gradient at the start points away from the true one, or may: slope, and what they gained."""
+    lines = []
+    for title, where in found:
+        for name in METHODS:
+            slope = estimate(rows, "gradient/slope", name, where)
+            if slope.seeds and not slope.low > 0:
+                sure = "away" if slope.high < 0 else "undecided"
+                gained = show(interval(gain(rows, method=name, **where)), sign=True)
+                lines.append((title, name, sure, show(slope), gained))
+    if not lines:
+        return "None: every slope's interval lies above 0.\n"
+    return markdown_table(("setting", "method", "mean gradient points", "slope", "learning gain"), lines)
 
 
 def bait(rows: Rows, where: Where) -> str:

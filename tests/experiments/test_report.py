@@ -212,6 +212,8 @@ def test_a_gradient_that_points_away_shows_its_slope():
     assert resolution.slope(table, "opd_gold", MAIN) == "slope -22 [-24, -19]"
     assert signal_resolution_report.snr_text(table, "opd_gold", MAIN) == "slope -22 [-24, -19]"
     assert signal_resolution_report.snr_text(table, "grpo", MAIN) == "-"
+    line = "| main | opd_gold | away | -21.71 [-23.99, -19.43] | - |"
+    assert line in signal_resolution_report.away(table, [("main", MAIN)])
 
 
 def test_missing_rows_skip_figures_and_say_so(tmp_path):

@@ -265,7 +265,7 @@ def write(out: Path, preset: str) -> None:
     signal_resolution_report.write(out, preset, PREDICTIONS)
 
 
-EXPERIMENT = Experiment("signal_resolution", PRESETS, check, lambda s, cache: list(units(s, cache)), write)
+EXPERIMENT = Experiment("signal_resolution", PRESETS, check, lambda s, cache: list(units(s, cache)), write, __doc__)
 main = functools.partial(command.run, EXPERIMENT)
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def write(out: Path, preset: str) -> None:
     (out / "report.md").write_text(title + table + "\n![SNR against horizon](snr_horizon.png)\n", encoding="utf-8")
 
 
-EXPERIMENT = Experiment("snr_horizon", PRESETS, check, units, write)
+EXPERIMENT = Experiment("snr_horizon", PRESETS, check, units, write, __doc__)
 main = functools.partial(command.run, EXPERIMENT)
 
 if __name__ == "__main__":

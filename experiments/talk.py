@@ -280,7 +280,7 @@ def check(config: Config) -> None:
     find_model(config.model)
 
 
-EXPERIMENT = Experiment("talk", PRESETS, check, units, lambda out, preset: talk_report.write(out))
+EXPERIMENT = Experiment("talk", PRESETS, check, units, lambda out, preset: talk_report.write(out), __doc__)
 main = functools.partial(command.run, EXPERIMENT)
 
 if __name__ == "__main__":

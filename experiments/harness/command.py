@@ -1,6 +1,6 @@
 """One command line for every experiment: presets, resuming, shares of a run, progress, errors in one line.
 
-    EXPERIMENT = Experiment("my_claim", PRESETS, check, units, write)
+    EXPERIMENT = Experiment("my_claim", PRESETS, check, units, write, __doc__)
     main = functools.partial(run, EXPERIMENT)            # main() reads the command line; main(["--preset", "quick"])
     if __name__ == "__main__":
         main()
@@ -51,6 +51,7 @@ class Experiment:
     check: Callable[[Any], None]  # raises ValueError on settings that cannot be run; before anything is made
     units: Callable[[Any, Path], Sequence[Unit]]  # (settings, cache) -> work in order; builds, does not compute
     write: Callable[[Path, str], None]  # figures and report.md in a folder, from its rows, for a preset
+    doc: str = ""  # question, time and predictions, for --help: __doc__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +97,10 @@ def parse(experiment: Experiment, args: Sequence[str]) -> tuple[Common, Any]:
             ("settings", Annotated[type(settings), tyro.conf.arg(name="")]),
         ],
     )
-    found = tyro.cli(flags, prog=f"python -m experiments.{experiment.name}", args=list(args),
-                     default=flags(Common(preset=preset), settings))  # fmt: skip
+    found = tyro.cli(
+        flags, prog=f"python -m experiments.{experiment.name}", description=experiment.doc, args=list(args),
+        default=flags(Common(preset=preset), settings),
+    )  # fmt: skip
     return found.common, found.settings
 
 

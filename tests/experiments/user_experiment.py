@@ -66,7 +66,7 @@ def write(out, preset):
 
 
 PRESETS = {"quick": Settings(), "paper": Settings(length=10, seeds=5), "full": Settings(length=30, seeds=10)}
-main = functools.partial(command.run, Experiment("user_experiment", PRESETS, check, units, write))
+main = functools.partial(command.run, Experiment("user_experiment", PRESETS, check, units, write, __doc__))
 
 if __name__ == "__main__":
     main()

@@ -129,18 +129,16 @@ def work(ledger: Ledger, units: Sequence[Unit], found: Mapping[str, Any]) -> Non
         bar = progress.add_task("", total=len(todo))
         for i, unit in enumerate(todo):
             progress.update(bar, description=unit.name)
-            made = found.get(unit.name)
+            made, began_unit = found.get(unit.name), time.monotonic()
             if made is None:
-                began_unit = time.monotonic()
                 made = unit.run(ledger)
                 spent, left = spent + unit.size, left - unit.size
-                seconds, total = time.monotonic() - began_unit, time.monotonic() - began
-                if not sys.stdout.isatty():
-                    rest = total / spent * left / 60
-                    print(f"{unit.name}: {seconds:.0f} s, {i + 1} of {len(todo)}, {rest:.0f} min left", flush=True)
             rows, side = made if isinstance(made, tuple) else (made, {})
             ledger.add(unit.name, rows, side)
             progress.advance(bar)
+            if not sys.stdout.isatty():
+                seconds, rest = time.monotonic() - began_unit, (time.monotonic() - began) / max(spent, 1e-9) * left / 60
+                print(f"{unit.name}: {seconds:.0f} s, {i + 1} of {len(todo)}, {rest:.0f} min left", flush=True)
             if i + 1 == len(todo) or todo[i + 1].family != unit.family:
                 forget()
 

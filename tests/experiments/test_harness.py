@@ -282,10 +282,14 @@ def test_figures_reports_and_verdicts_are_made_from_rows(tmp_path, capsys):
     (folder / "settings.json").write_text('{"preset": "paper"}')
     claims = tmp_path / "CLAIMS.md"
     claims.write_text("| claim | verdict |\n|---|---|\n| C1 | pending |\n| C9 | pending |\n")
-    figures.main(tmp_path / "home", claims)
+    album = tmp_path / "docs" / "figures.md"
+    figures.main(tmp_path / "home", claims, album)
     assert capsys.readouterr().out == ""  # rows without a report: a run that is not finished
     (folder / "report.md").write_text("old")
-    figures.main(tmp_path / "home", claims)
+    figures.main(tmp_path / "home", claims, album)
+    links = re.findall(r"\]\((.+?)\)", album.read_text())
+    assert "python -m experiments.signal_resolution --preset paper" in album.read_text()
+    assert len(links) == 11 and all((album.parent / link).exists() for link in links)
     assert "Preset paper, 2 paired seeds" in (folder / "report.md").read_text()
     assert "1 of 1 predictions held" in claims.read_text() and "| C9 | pending |" in claims.read_text()
     assert "spectrum.png" in capsys.readouterr().out

@@ -14,7 +14,8 @@ permuted credit has the right values in the wrong places; placebo and wrong hint
 Tasks: `pivot` (five turns, two unmarked key turns, one lure that the judge praises and that does no harm; base success
 p0 fixed by a shared warm start), `bait` (the same, and the lure spoils half of the errands; the headline arms go on to
 300 iterations there, as `bait_long`), the umbrella chain (ten steps, a tabular policy, exact gradient), one 20-turn
-`chapter` trajectory for the heat map.
+`chapter` trajectory for the heat map. Each arm's learning rate is tuned on `pivot` at p0, and on the chain, over one
+grid; `bait`, the other p0 and the arm with more branches take the rate of `pivot`.
 
 Predictions: `signal_resolution_predictions`, written before the first paper run, after pilots at other sizes and one
 trial of the assessment on `pivot` with other keys ("branches are worth a judge" rests on it); the report says which

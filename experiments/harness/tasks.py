@@ -117,12 +117,10 @@ def mappings() -> int:
     return maps.read_text().count("\n") if maps.exists() else 0
 
 
-def forget(*tasks: Task) -> None:
-    """Drops every compiled program.
+def forget() -> None:
+    """Drops every compiled program; jitted functions compile again where they are called again.
 
-    Each keeps some hundred memory mappings, and a process may have 65,530 of them: XLA aborts it beyond that.
+    Each program keeps some hundred memory mappings, and a process may have 65,530 of them: XLA aborts it beyond that.
     """
-    for task in tasks:
-        task.programs.clear()
     jax.clear_caches()
     gc.collect()

@@ -17,7 +17,7 @@ from pathlib import Path
 import tyro
 
 from agentjax.viz.rows import read
-from experiments.harness.command import RESULTS_HOME, redraw
+from experiments.harness.command import RESULTS_HOME, UNFINISHED, redraw
 from experiments.harness.ledger import RESULTS, SETTINGS
 from experiments.report import claim_verdicts, evaluate, fill_claims
 
@@ -26,8 +26,9 @@ ALBUM = Path(__file__).parents[1] / "docs" / "figures.md"
 
 
 def published(home: Path) -> list[Path]:
-    """Folders of finished runs: those with a report beside their rows."""
-    return sorted(path.parent for path in home.glob(f"*/{RESULTS}") if (path.parent / "report.md").exists())
+    """Folders of finished runs: those with a report beside their rows that does not call itself unfinished."""
+    reports = {path.parent: path.parent / "report.md" for path in home.glob(f"*/{RESULTS}")}
+    return sorted(f for f, r in reports.items() if r.exists() and not r.read_text("utf-8").startswith(UNFINISHED))
 
 
 def album(folders: list[Path], page: Path) -> None:

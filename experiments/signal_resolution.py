@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
-from jax.flatten_util import ravel_pytree
 
 from agentjax import train
+from agentjax.envs.pivot_task import PRESETS as pivot_task_presets
 from agentjax.methods import METHODS, Method, method
 from agentjax.oracle import exact
 from agentjax.signals.judges import Judge
-from agentjax.types import PyTree
+from agentjax.types import PyTree, lookup
 from experiments import signal_resolution_report, snr_horizon
 from experiments.harness import command
 from experiments.harness.arms import Plan, arm, tuned_rate, with_samples
@@ -112,9 +112,16 @@ PRESETS = {
 
 def check(settings: Settings) -> None:
     """Raises ValueError on what cannot be run."""
-    for name in settings.arms:
-        method(name)
     s = settings
+    for name in s.arms:
+        method(name)
+    for name in ("arms", "rates", "umbrella_rates"):
+        values = getattr(s, name)
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must be different and at least one, got {' '.join(map(str, values)) or 'none'}")
+    if min(*s.rates, *s.umbrella_rates) <= 0:
+        raise ValueError("rates and umbrella_rates must be positive")
+    lookup(pivot_task_presets, s.pivot, "pivot preset")
     command.positive(s, "seeds", "panel", "every", "tune_seeds", "width", "umbrella_every", "umbrella_iterations")
     command.positive(s, "tune_iterations", "samples", "umbrella", "long_iterations", least=0)
     lengths = [("iterations", s.iterations), ("sweep_iterations", s.sweep_iterations)]
@@ -123,13 +130,17 @@ def check(settings: Settings) -> None:
     for name, value in lengths:
         command.multiple(name, value, "every", s.every)
     command.multiple("umbrella_iterations", s.umbrella_iterations, "umbrella_every", s.umbrella_every)
+    if not 0 <= s.bait <= 1:
+        raise ValueError(f"bait is a share between 0 and 1, got {s.bait:g}")
+    if s.p0 in s.sweep or s.samples == 1:
+        raise ValueError("sweep must not repeat p0, nor samples the one branch a place that every arm has")
     for p0 in (s.p0, *s.sweep):
         if not 0 < p0 < 1:
             raise ValueError(f"p0 and sweep are success rates between 0 and 1, got {p0:g}")
     if s.horizon not in snr_horizon.PRESETS:
         raise ValueError(f"horizon must be one of {', '.join(snr_horizon.PRESETS)}, got {s.horizon!r}")
-    if 1 not in s.ladder:
-        raise ValueError(f"ladder must hold 1, the K of training, got {s.ladder}")
+    if s.ladder != tuple(sorted({1, *s.ladder})) or s.ladder[0] < 1:
+        raise ValueError(f"ladder must rise from 1, the K of training, got {' '.join(map(str, s.ladder))}")
 
 
 def _named(name: str, samples: int) -> Method:
@@ -153,7 +164,7 @@ def _assessment(task: Task, settings: Settings, names: tuple[str, ...], ladder: 
         ]
     known = None
     if task.env.exact is not None:
-        known = lambda params: exact.policy_gradient(task.env.exact, ravel_table(task, params)).ravel()  # noqa: E731
+        known = lambda params: exact.policy_gradient(task.env.exact, params["table"]).ravel()  # noqa: E731
     run = make_assess(task.policy, task.env, tuple(entries), settings.assess, known)
 
     def rows(key: int, params: PyTree, step: int = 0, share: int = 1) -> list[Row]:
@@ -166,11 +177,6 @@ def _assessment(task: Task, settings: Settings, names: tuple[str, ...], ladder: 
         return out
 
     return rows
-
-
-def ravel_table(task: Task, params: PyTree) -> jax.Array:
-    """The table of a tabular policy's parameters."""
-    return ravel_pytree(params)[0].reshape(task.env.exact.observations, -1)
 
 
 def plan_of(settings: Settings, task: Task) -> Plan:
@@ -193,9 +199,7 @@ def units(settings: Settings, cache: Path) -> Iterator[Unit]:
         preset, harm = ("chapter", s.bait) if env == "chapter" else (s.pivot, s.bait if env == "bait" else 0.0)
         twin = None if env == "chapter" or (env, p0) == ("pivot", s.p0) else task_of("pivot", s.p0)[0]
         where = {"env": env, "p0": p0}
-        return pivot_task(
-            where, preset, p0, cache, width=s.width, panel=s.panel, twin=twin, lure_harm=harm
-        )  # fmt: skip
+        return pivot_task(where, preset, p0, cache, width=s.width, panel=s.panel, twin=twin, lure_harm=harm)
 
     def learned(env: str, p0: float | None, name: str, iterations: int, ledger: Ledger, samples: int = 1) -> list[Row]:
         task, entry = task_of(env, p0)[0], with_samples(name, samples)

@@ -11,7 +11,7 @@ from agentjax.viz.rows import Rows, at_end, gain
 from experiments.report import Outcome, Prediction, all_of, exceeds, higher
 
 MAIN = {"env": "pivot", "p0": 0.1}
-BAIT, LONG = {"env": "bait", "p0": 0.1}, {"env": "bait_long", "p0": 0.1}
+LONG = {"env": "bait_long", "p0": 0.1}
 LADDER = (1, 4, 16, 64)  # K, branches per place, at which the oracle's own credit is assessed
 
 

@@ -6,4 +6,5 @@
     arms        tuning on one grid, paired seeds on a vmap axis, one compiled program per method and shape
     costs       what a batch costs, by currency
     assess      how good every method's credit is, and the gradient it makes
+    one_trajectory   the same for one trajectory, token by token
 """

@@ -29,6 +29,7 @@ from experiments.harness.ledger import RESULTS, Ledger, Row, gather, plain
 from experiments.harness.tasks import forget
 
 RESULTS_HOME = Path(__file__).parents[1] / "results"
+UNFINISHED = "Unfinished:"  # how the report of an interrupted run begins
 KNOWN = (ValueError, RuntimeError, OSError, FloatingPointError)  # of bad input, full disks and runs that diverge
 
 
@@ -173,7 +174,7 @@ def run(experiment: Experiment, args: Sequence[str] | None = None) -> None:
         work(ledger, mine, found)
     except (KeyboardInterrupt, *KNOWN) as error:
         if not folder and ledger.done:
-            experiment.write(ledger.out, common.preset)  # what is there can be looked at
+            write_unfinished(experiment, ledger, common.preset, len(mine))
         said = "stopped" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
         raise SystemExit(f"{name}: {said}. {kept(ledger)}") from error
     if folder:
@@ -184,6 +185,17 @@ def run(experiment: Experiment, args: Sequence[str] | None = None) -> None:
     if common.publish:
         publish(out, RESULTS_HOME / name)
         print(f"published to {RESULTS_HOME / name}")
+
+
+def write_unfinished(experiment: Experiment, ledger: Ledger, preset: str, units: int) -> None:
+    """Figures and report of what is there, marked as such; nothing where the disk or the rows do not allow it."""
+    try:
+        experiment.write(ledger.out, preset)
+        report = ledger.out / "report.md"
+        head = f"{UNFINISHED} {len(ledger.done)} of {units} units of work.\n\n"
+        report.write_text(head + report.read_text(encoding="utf-8"), encoding="utf-8")
+    except KNOWN as error:
+        print(f"{experiment.name}: no report of what is there ({' '.join(str(error).split())})")
 
 
 def kept(ledger: Ledger) -> str:

@@ -74,8 +74,11 @@ class Ledger:
 
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
         self.out, self.settings = out, dict(settings)
-        if out.exists() and not out.is_dir():
-            raise ValueError(f"--out {out} is a file; give a folder")
+        home = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not home.is_dir():
+            raise ValueError(f"--out {out}: {home} is a file; give a folder")
+        if not os.access(home, os.W_OK):
+            raise ValueError(f"--out {out}: {home} cannot be written to; choose another folder")
         _check_settings(out, self.settings)
         rows, cut = read_lines(out / RESULTS)
         self.units = _finished(rows)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from agentjax.viz.rows import read
-from experiments import signal_resolution, signal_resolution_report
+from experiments import figures, signal_resolution, signal_resolution_report
 
 PUBLISHED = Path(signal_resolution.__file__).parent / "results" / "signal_resolution"
 
-pytestmark = pytest.mark.skipif(not (PUBLISHED / "report.md").exists(), reason="no results are committed yet")
+pytestmark = pytest.mark.skipif(PUBLISHED not in figures.published(PUBLISHED.parent), reason="no finished run")
 
 
 def table(report: str) -> list[list[str]]:

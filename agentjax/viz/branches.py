@@ -36,7 +36,7 @@ def worth(level: float, points: Sequence[tuple[int, float]]) -> float:
 
 def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, method: str = "oracle_token") -> bool:
     """`branches.png`: SNR and gain of the oracle's token credit against K; every other arm that is not the oracle's as
-    a line, named at the right. False, and no file, without two K."""
+    a line, named at the right. A panel needs two K; False, and no file, without any."""
     by_k = ladder(rows, "gradient/snr_db", method, where)
     if len(by_k) < 2:
         return False
@@ -45,7 +45,8 @@ def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, metho
         ("SNR of the gradient at the start (dB)", lambda n: estimate(rows, "gradient/snr_db", n, where), by_k),
         ("learning gain", lambda n: interval(gain(rows, method=n, **where)), ladder(rows, "success", method, where)),
     ]  # fmt: skip
-    figure, axes = style.figure(10.5, 4.4, 1, 2)
+    panels = [panel for panel in panels if len(panel[2]) >= 2]  # trained with one K only: nothing to compare
+    figure, axes = style.figure(5.2 * len(panels) + 1, 4.4, 1, len(panels))
     for panel, (title, value, names) in zip(axes[0], panels, strict=True):
         points: list[tuple[int, Interval]] = [(k, value(name)) for k, name in names.items()]
         mark = next(arm for arm in arms if arm.name == method).marker

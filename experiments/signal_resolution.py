@@ -22,8 +22,8 @@ trial of the assessment on `pivot` with other keys ("branches are worth a judge"
 held. The pilots also chose two things: a gain is the mean success over training less its start, since many arms meet at
 the end, and training ends after 60 iterations, since they meet there by then.
 
-Time on 2 CPU cores: quick about 5 minutes (three seeds, six arms: for trying things, not evidence); paper about two hours
-(estimated from a fifth of its units), resumable at every unit. Rows go to results.jsonl as units of work finish.
+Time on 2 CPU cores: quick about 5 minutes (three seeds, six arms: for trying things, not evidence); paper about two
+hours (estimated from a fifth of its units), resumable at every unit. Rows go to results.jsonl as units of work finish.
 """
 
 from __future__ import annotations

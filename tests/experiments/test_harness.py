@@ -80,10 +80,11 @@ def test_a_run_stopped_at_any_unit_goes_on_to_the_same_rows(tmp_path):
             assert (out / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
-def test_a_ledger_cut_anywhere_drops_the_unfinished_unit_and_goes_on(tmp_path, capsys):
+def test_a_ledger_cut_anywhere_drops_the_unfinished_unit_and_goes_on(tmp_path, capsys, monkeypatch):
     command.run(toy(), ["--out", str(tmp_path / "whole")])
     text = lines(tmp_path / "whole")
     ends = [i + 1 for i, letter in enumerate(text) if letter == "\n"]  # whole lines, but not whole units
+    monkeypatch.setattr(command, "forget", lambda: None)  # no programs here
     for cut in (*range(1, len(text), 211), *ends):
         out = tmp_path / f"cut{cut}"
         out.mkdir()
@@ -230,16 +231,15 @@ def test_fifty_units_leave_memory_mappings_bounded(tmp_path):
     seen, programs = [], []  # programs that something still refers to, as tasks do
 
     def run(i, ledger):
-        for j in range(2):
-            programs.append(jax.jit(lambda x, j=j: jnp.sin(x) * (i + 1) + jnp.cos(x * j).sum()))
-            programs[-1](jnp.ones(8 + i)).block_until_ready()
+        programs.append(jax.jit(lambda x: jnp.sin(x) * (i + 1)))
+        programs[-1](jnp.ones(8 + i)).block_until_ready()
         seen.append(tasks.mappings())
         return []
 
     units = lambda settings, cache: [Unit(f"u{i}", f"f{i}", lambda led, i=i: run(i, led)) for i in range(50)]  # noqa: E731
     e = toy()
     command.run(Experiment("toy", e.presets, e.check, units, e.write), ["--out", str(tmp_path)])
-    assert seen[-1] <= seen[9] + 20, seen[::10]  # a program keeps four mappings or more: 320 without dropping any
+    assert seen[-1] <= seen[9] + 20, seen[::10]  # hundreds more without dropping any
 
 
 @pytest.fixture(scope="module")

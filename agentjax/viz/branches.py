@@ -34,6 +34,7 @@ def worth(level: float, points: Sequence[tuple[int, float]]) -> float:
     return math.inf
 
 
+@style.drawing
 def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, method: str = "oracle_token") -> bool:
     """`branches.png`: SNR and gain of the oracle's token credit against K; every other arm that is not the oracle's as
     a line, named at the right. A panel needs two K; False, and no file, without any."""
@@ -46,7 +47,7 @@ def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, metho
         ("learning gain", lambda n: interval(gain(rows, method=n, **where)), ladder(rows, "success", method, where)),
     ]  # fmt: skip
     panels = [panel for panel in panels if len(panel[2]) >= 2]  # trained with one K only: nothing to compare
-    figure, axes = style.figure(5.2 * len(panels) + 1, 4.4, 1, len(panels))
+    figure, axes = style.figure(4.6, 1, len(panels))
     for panel, (title, value, names) in zip(axes[0], panels, strict=True):
         points: list[tuple[int, Interval]] = [(k, value(name)) for k, name in names.items()]
         mark = next(arm for arm in arms if arm.name == method).marker
@@ -56,9 +57,9 @@ def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, metho
         panel.set_xscale("log", base=4)
         panel.set_xticks(list(by_k), [str(k) for k in by_k])
         panel.set_xlim(0.8, max(by_k) * 1.25)
-        panel.set_xlabel("K, branches a place", fontsize=9)
-        panel.set_title(title, fontsize=9)
-        panel.grid(alpha=0.25)
+        panel.set_xlabel("K, branches a place")
+        panel.set_title(title)
+        panel.grid()
         lines = [(arm, value(arm.name)) for arm in others]
         ends = []
         for arm, each in lines:
@@ -67,6 +68,6 @@ def branches(rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, metho
                 ends.append((max(by_k) * 1.25, each.mean, arm.label, arm.colour))
         if ends:
             style.label_ends(panel, ends)
-    figure.suptitle("Oracle token credit (line with marks) against the other signals (dashed)", fontsize=9)
+    figure.suptitle("Oracle token credit (line with marks) against the other signals (dashed)")
     style.save(figure, path)
     return True

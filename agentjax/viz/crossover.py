@@ -80,6 +80,7 @@ def gain_crossing(rows: Rows, where: Where, *, judges: Mapping[str, float], refe
     return crossing_interval(values, [judges[name] for name in found], np.array([level[seed] for seed in seeds]))
 
 
+@style.drawing
 def crossover(
     rows: Rows, where: Where, path: Path, *, judge: str, judges: Mapping[str, float], reference: str
 ) -> bool:
@@ -93,19 +94,20 @@ def crossover(
     if swept is not None:
         points = [(error, estimate(rows, "gradient/snr_db", judge, {**where, "error": error})) for error in swept[0]]
         level = estimate(rows, "gradient/snr_db", reference, where)
-        panels.append(("slope-corrected SNR at the start (dB)", points, level, swept[1]))
+        panels.append(("SNR of the gradient at the start (dB)", points, level, swept[1]))
     if learned is not None:
         named = sorted(judges, key=judges.__getitem__)
         points = [(judges[name], interval(gain(rows, method=name, **where))) for name in named]
         panels.append(("learning gain", points, interval(gain(rows, method=reference, **where)), learned))
     if not panels:
         return False
-    figure, axes = style.figure(4.8 * len(panels) + 0.6, 3.9, 1, len(panels))
+    figure, axes = style.figure(4.2, 1, len(panels))
     for panel, (name, points, level, at) in zip(axes[0], panels, strict=True):
         _panel(panel, points, level, at, reference)
-        panel.set_title(f"{name}: {style.over([at.seeds])}\n{describe(at)}", fontsize=9)
-        panel.set_xlabel("error rate of the judge (false positives and negatives)", fontsize=9)
-    figure.suptitle("Judge against outcome: when errors make the finer signal worse", fontsize=10)
+        panel.set_title(f"{name}\n{describe(at)}")
+        panel.set_xlabel("error rate of the judge")
+    seeds = style.over([at.seeds for *_, at in panels])
+    figure.suptitle(f"Judge against outcome: when errors make the finer signal worse; {seeds}")
     style.save(figure, path)
     return True
 
@@ -128,17 +130,17 @@ def _panel(panel, points: Sequence[tuple[float, Interval]], level: Interval, at:
         panel.errorbar(x, each.mean, yerr=style.bars(each), color=blue, lw=1, capsize=2)
     for x, each in points:
         if each.seeds and not math.isfinite(each.mean):
-            panel.annotate("no SNR", (x, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color=blue, ha="center")
+            panel.annotate("slope\nbelow 0", (x, 0.02), xycoords=("data", "axes fraction"), color=blue, ha="center")
     if math.isfinite(level.mean):
         panel.axhline(level.mean, color=purple, lw=1.4)
     if level.bounded:
         panel.axhspan(level.low, level.high, color=purple, alpha=0.15, lw=0)
     if math.isfinite(at.mean) and at.mean > 0 and math.isfinite(level.mean):
         panel.plot(at.mean, level.mean, "o", ms=12, mfc="none", color="black")
-    panel.grid(alpha=0.25)
+    panel.grid()
     panel.set_xlim(-0.03, 1.06 * max(x for x, _ in points) + 0.01)
     ends = [(finite[-1][0], finite[-1][1].mean, "judge", blue)] if finite else []
     if math.isfinite(level.mean):
         ends.append((panel.get_xlim()[1], level.mean, reference.upper(), purple))
     if ends:
-        style.label_ends(panel, ends, gap=0.07)
+        style.label_ends(panel, ends)

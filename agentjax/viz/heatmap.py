@@ -12,9 +12,10 @@ from agentjax.viz import style
 from agentjax.viz.rows import Rows
 from agentjax.viz.style import Arm
 
-MOST_TOKENS = 40
+MOST_TOKENS = 34
 
 
+@style.drawing
 def chapter(rows: Rows, arms: Sequence[Arm], path: Path, *, env: str = "chapter", truth: str = "truth") -> bool:
     """`chapter.png` from rows "credit" (turn, slot, word), "key_step" (turn) and "outcome" of one trajectory.
 
@@ -36,8 +37,8 @@ def chapter(rows: Rows, arms: Sequence[Arm], path: Path, *, env: str = "chapter"
     by_turn = np.array([[sum(credit[m].get(p, 0.0) for p in places if p[0] == t) for t in turns] for m in names])
     near = window(places, sorted(keys))
     by_token = np.array([[credit[m].get(p, 0.0) for p in near] for m in names])
-    height = 0.21 * len(names)
-    figure, axes = style.figure(10, 2.2 + 2 * height, 2, 1)
+    height = 0.2 * len(names)
+    figure, axes = style.figure(2.6 + 2 * height, 2, 1)
     upper, lower = axes[:, 0]
     _map(upper, by_turn, shown)
     upper.set_xticks(range(len(turns)), [str(t) for t in turns])
@@ -45,7 +46,7 @@ def chapter(rows: Rows, arms: Sequence[Arm], path: Path, *, env: str = "chapter"
     outcome = [row["value"] for row in rows.select("outcome", env=env)]
     ending = "" if not outcome else ", a success" if outcome[0] > 0 else ", a failure"
     title = f"Credit by turn of one trajectory of {len(turns)} turns{ending} (triangle: key turn)"
-    upper.set_title(title, fontsize=10, pad=14)
+    upper.set_title(title, pad=14)
     image = _map(lower, by_token, shown)
     lower.set_xticks(range(len(near)), [words[p] for p in near], rotation=60, ha="right", rotation_mode="anchor")
     _mark(lower, [i for i, p in enumerate(near) if p[0] in keys])
@@ -53,10 +54,9 @@ def chapter(rows: Rows, arms: Sequence[Arm], path: Path, *, env: str = "chapter"
         if near[i][0] != near[i - 1][0]:
             lower.axvline(i - 0.5, color="black", lw=0.8)
     part = "" if len(near) == len(places) else f", turns {near[0][0]} to {near[-1][0]}"
-    lower.set_title(f"The same by token{part}", fontsize=10, pad=14)
+    lower.set_title(f"The same by token{part}", pad=14)
     bar = figure.colorbar(image, ax=[upper, lower], shrink=0.4, pad=0.02)
-    bar.set_label("credit / largest |credit| of the row", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    bar.set_label("credit / largest |credit| of the row")
     style.save(figure, path)
     return True
 
@@ -85,14 +85,14 @@ def _map(axes: Axes, values: np.ndarray, arms: Sequence[Arm]):
     axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.axhline(rows - 1.5, color="black", lw=1.6)
     style.divide(axes, arms)
-    axes.tick_params(length=0, labelsize=7.5)
+    axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
 
 
 def _mark(axes: Axes, columns: Sequence[int]) -> None:
     for column in columns:
-        axes.annotate("\u25bc", (column, -0.55), ha="center", va="bottom", fontsize=7, annotation_clip=False)
+        axes.annotate("\u25bc", (column, -0.55), ha="center", va="bottom", annotation_clip=False)
     if columns:  # key turns that follow each other share a frame
         starts = [c for c in columns if c - 1 not in columns]
         ends = [c for c in columns if c + 1 not in columns]

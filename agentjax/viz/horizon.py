@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+from agentjax.viz import style
 
 LABELS = {
     "exact": "exact advantage",
@@ -18,6 +18,7 @@ LABELS = {
 }
 
 
+@style.drawing
 def draw(rows: Sequence[dict[str, Any]], path: Path, *, measure: str = "snr_db_raw") -> None:
     """Points with two standard errors are measured, lines are closed forms; writes `path` (.png).
 
@@ -26,20 +27,21 @@ def draw(rows: Sequence[dict[str, Any]], path: Path, *, measure: str = "snr_db_r
     chosen = [row for row in rows if row["measure"] == measure]
     if not chosen:
         raise ValueError(f"no rows of the measure {measure!r}; there are: {sorted({row['measure'] for row in rows})}")
-    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
-    for index, (name, label) in enumerate(LABELS.items()):
+    figure, [[axes]] = style.figure(4.6)
+    ends = []
+    for (name, label), colour, line in zip(LABELS.items(), style.CYCLE, style.LINES, strict=False):
         mine = sorted((row for row in chosen if row["estimator"] == name), key=lambda row: row["L"])
         if not mine:
             continue
-        length, style = [row["L"] for row in mine], {"color": f"C{index}"}
-        axes.plot(length, [row["closed_form"] for row in mine], lw=1.2, **style)
+        length, closed = [row["L"] for row in mine], [row["closed_form"] for row in mine]
+        axes.plot(length, closed, lw=1.2, ls=line, color=colour)
         value, error = [row["value"] for row in mine], [2 * row["se"] for row in mine]
-        axes.errorbar(length, value, yerr=error, fmt="o", ms=4, label=label, **style)
+        axes.errorbar(length, value, yerr=error, fmt="o", ms=4, color=colour)
+        ends.append((length[-1], closed[-1], label, colour))
     axes.set(
-        xscale="log", xlabel="horizon L (steps)", ylabel="signal-to-noise per trajectory (dB)",
+        xscale="log", xlabel="horizon L (steps)", ylabel="SNR per trajectory (dB)",
         title="Umbrella chain: points measured, lines closed form",
     )  # fmt: skip
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    axes.grid()
+    style.label_ends(axes, ends)
+    style.save(figure, path)

@@ -1,4 +1,4 @@
-"""Success against what it cost, in iterations and in three currencies; and gain against difficulty."""
+"""Success against what it cost, in three currencies; and gain against difficulty."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from agentjax.viz.rows import Curve, Rows, Where, gain, spent, threshold
 from agentjax.viz.statistics import Interval, bootstrap, interval
 from agentjax.viz.style import Arm
 
-BUDGETS = (
-    ("step", "RL iterations"),
-    ("episodes", "episodes"),
-    ("gradient_tokens", "gradient tokens"),
-    ("label_bits", "label bits"),
-)
+BUDGETS = (("gradient_tokens", "gradient tokens"), ("label_bits", "label bits"), ("episodes", "episodes"))
 FAMILIES = (("trajectory", "episode"), ("turn",), ("token",))
 
 
+@style.drawing
 def curves(
     rows: Rows, arms: Sequence[Arm], where: Where, path: Path, *, everywhere: Sequence[str] = ("grpo", "frozen")
 ) -> bool:
@@ -38,50 +34,57 @@ def curves(
         return False
     grey = [arm for arm in arms if arm.name in everywhere and found[arm.name] is not None]
     level = threshold(rows, **where)
-    figure, axes = style.figure(11, 0.6 + 2.3 * len(families), len(families), len(BUDGETS), sharey=True, sharex="col")
+    columns = [b for b in BUDGETS if any(_paid(rows, b[0], arm, where, found[arm.name]) is not None for arm in arms)]
+    figure, axes = style.figure(
+        0.8 + 2.5 * len(families), len(families), len(columns), sharey=True, sharex="col"
+    )
+    labels = []
     for line, family in zip(axes, families, strict=True):
-        colours = dict(zip([a.name for a in family], style.CYCLE * 2, strict=False))
-        for panel, (budget, name) in zip(line, BUDGETS, strict=True):
-            for arm in [*(a for a in grey if a not in family), *family]:
-                _curve(rows, arm, where, panel, budget, found[arm.name], colours.get(arm.name, style.GREY))
+        shown = [*(a for a in grey if a not in family), *family]
+        looks = {a.name: (style.GREY, "-") for a in grey}
+        looks |= dict(zip([a.name for a in family], zip(style.CYCLE, style.LINES, strict=True), strict=False))
+        for panel, (budget, name) in zip(line, columns, strict=True):
+            for arm in shown:
+                x = _paid(rows, budget, arm, where, found[arm.name])
+                if x is not None:
+                    _curve(panel, x, found[arm.name], budget == "label_bits", *looks[arm.name])
             if not math.isnan(level):
                 panel.axhline(level, color="black", lw=0.8, ls=":")
             if budget == "label_bits":
                 panel.set_xscale("log")
             else:
                 panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-            panel.grid(alpha=0.25)
-            panel.set_xlabel(name if family is families[-1] else "", fontsize=9)
-        line[0].set_ylabel("success on the panel", fontsize=8)
-        shown = [*family, *(a for a in grey if a not in family)]
+            panel.grid()
+            panel.set_xlabel(name if family is families[-1] else "")
+        line[0].set_ylabel("success on the panel")
         last = [(arm, float(found[arm.name].value[:, -1].mean())) for arm in shown]
-        for i, (arm, value) in enumerate(sorted(last, key=lambda pair: -pair[1])):
-            line[-1].text(
-                1.04, 0.98 - 0.115 * i, f"{arm.label} {value:.2f}", transform=line[-1].transAxes, fontsize=8, va="top",
-                color=colours.get(arm.name, style.GREY),
-            )  # fmt: skip
+        labels.append([(value, f"{arm.label} {value:.2f}", looks[arm.name][0]) for arm, value in last])
+    for panel, ends in zip(axes[:, -1], labels, strict=True):
+        style.label_ends(panel, [(panel.get_xlim()[1], *end) for end in ends])
     note = style.over([len(c.seeds) for c in found.values() if c is not None])
-    figure.suptitle(f"Success against cost: {note}; at the right, at the end (dotted: 80% of the expert)", fontsize=10)
+    figure.suptitle(f"Success against cost: {note}\nat the right: at the end; dotted: 80% of the expert")
     style.save(figure, path)
     return True
 
 
-def _curve(rows: Rows, arm: Arm, where: Where, panel, budget: str, curve: Curve, colour: str) -> None:
-    x = curve.steps.astype(float)
-    if budget != "step":
-        paid = spent(rows, budget, method=arm.name, **where)
-        if paid is None or not np.isin(curve.steps, paid.steps).all():
-            return
-        x = paid.value.mean(axis=0)[np.searchsorted(paid.steps, curve.steps)]
-        if x[-1] <= 0:
-            return
-    drawn = x > 0 if budget == "label_bits" else x >= 0
+def _paid(rows: Rows, budget: str, arm: Arm, where: Where, curve: Curve | None) -> np.ndarray | None:
+    """What the arm had spent at each evaluation, mean over seeds; None if not written down, or nothing."""
+    paid = spent(rows, budget, method=arm.name, **where) if curve is not None else None
+    if paid is None or not np.isin(curve.steps, paid.steps).all():
+        return None
+    x = paid.value.mean(axis=0)[np.searchsorted(paid.steps, curve.steps)]
+    return x if x[-1] > 0 else None
+
+
+def _curve(panel, x: np.ndarray, curve: Curve, log: bool, colour: str, line) -> None:
+    drawn = x > 0 if log else x >= 0
     low, high = bootstrap(curve.value)
-    panel.plot(x[drawn], curve.value.mean(axis=0)[drawn], color=colour, lw=1.5, ls="--" if arm.control else "-")
+    panel.plot(x[drawn], curve.value.mean(axis=0)[drawn], color=colour, lw=1.5, ls=line)
     if len(curve.seeds) > 1:
         panel.fill_between(x[drawn], low[drawn], high[drawn], color=colour, alpha=0.15, lw=0)
 
 
+@style.drawing
 def difficulty(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     """`difficulty.png`: gain and SNR of each arm against p0, the success before RL; `where` without p0.
 
@@ -95,7 +98,7 @@ def difficulty(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> boo
     if len(rows.distinct("p0", "gradient/snr_db", step=0, **where)) >= 2:
         title = "slope-corrected SNR at the start (dB)"
         panels.append((title, lambda name, at: estimate(rows, "gradient/snr_db", name, at)))
-    figure, axes = style.figure(1.5 + 4.5 * len(panels), 4.2, 1, len(panels))
+    figure, axes = style.figure(4.4, 1, len(panels))
     counts: list[int] = []
     for panel, (name, value) in zip(axes[0], panels, strict=True):
         ends = []
@@ -108,14 +111,14 @@ def difficulty(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> boo
             if points:
                 ends.append((points[-1][0], points[-1][1].mean, arm.label, arm.colour))
         panel.set_xticks(range(len(rates)), [f"{p0:g}" for p0 in rates])
-        panel.set_xlabel("success before RL, p0", fontsize=9)
-        panel.set_title(name, fontsize=9)
-        panel.grid(alpha=0.25)
+        panel.set_xlabel("success before RL, p0")
+        panel.set_title(name)
+        panel.grid()
         panel.set_xlim(-0.3, len(rates) - 0.7)
         if ends:
             style.label_ends(panel, ends)
     axes[0, 0].axhline(0, color=style.GREY, lw=0.8)
-    figure.suptitle(f"Difficulty: {style.over(counts)}", fontsize=10)
+    figure.suptitle(f"Difficulty: {style.over(counts)}")
     style.save(figure, path)
     return True
 

@@ -14,9 +14,9 @@ from agentjax.viz.statistics import RESAMPLES, Interval, inflation, interval, ke
 from agentjax.viz.style import Arm
 
 SPECTRUM = (
-    ("gradient/snr_db", "signal-to-noise of the gradient\nper trajectory, slope-corrected (dB)"),
-    ("fidelity/pearson_turn", "correlation with the\ntrue advantage, by turn"),
-    ("fidelity/pearson_token", "correlation with the\ntrue advantage, by token"),
+    ("gradient/snr_db", "SNR of the gradient,\nslope-corrected (dB)"),
+    ("fidelity/pearson_turn", "correlation with the true\nadvantage, by turn"),
+    ("fidelity/pearson_token", "correlation with the true\nadvantage, by token"),
 )
 
 
@@ -42,12 +42,13 @@ def slope(rows: Rows, method: str, where: Where, *, step: int = 0) -> str:
     return f"slope {found.mean:.2g}" + (f" [{found.low:.2g}, {found.high:.2g}]" if found.bounded else "")
 
 
+@style.drawing
 def spectrum(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     """`spectrum.png`: arms from coarse to fine, a panel per measure. False, and no file, if nothing was measured."""
     arms = style.in_order([a for a in arms if any(rows.values(m, method=a.name, step=0, **where) for m, _ in SPECTRUM)])
     if not arms:
         return False
-    figure, axes = style.figure(9.5, 1.4 + 0.27 * len(arms), 1, len(SPECTRUM), sharey=True)
+    figure, axes = style.figure(1.7 + 0.25 * len(arms), 1, len(SPECTRUM), sharey=True)
     counts = []
     for panel, (measure, title) in zip(axes[0], SPECTRUM, strict=True):
         found = [estimate(rows, measure, arm.name, where) for arm in arms]
@@ -58,19 +59,19 @@ def spectrum(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
             elif each.seeds:
                 edge = panel.get_yaxis_transform()
                 text = slope(rows, arm.name, where)
-                panel.text(0.02, i, text, fontsize=7, va="center", color=arm.colour, transform=edge)
-        panel.set_title(title, fontsize=9)
-        panel.grid(axis="x", alpha=0.3)
+                panel.text(0.02, i, text, va="center", color=arm.colour, transform=edge)
+        panel.set_title(title)
+        panel.grid(axis="x")
         if measure == "gradient/snr_db":
             style.frame(panel, [each.mean for each in found if math.isfinite(each.mean)])
         if measure.startswith("fidelity"):
             panel.axvline(0, color=style.GREY, lw=0.8)
         style.name_rows(panel, arms)
     style.name_resolutions(axes[0, -1], arms)
-    figure.suptitle(f"Resolution of the signal and its fidelity: {style.over(counts)}", fontsize=10)
+    figure.suptitle(f"Resolution of the signal and its fidelity: {style.over(counts)}")
     figure.supxlabel(
-        "95% intervals (of one seed: two standard errors). Diamond: oracle, circle: outcome, square: judge, triangle: "
-        "hint, plus: judge and hint, hollow: control", fontsize=7.5,
+        "Bars: 95% intervals (of one seed: two standard errors). Diamond: oracle, circle: outcome,\nsquare: judge,"
+        " triangle: hint, plus: judge and hint, hollow: control"
     )  # fmt: skip
     style.save(figure, path)
     return True
@@ -120,14 +121,18 @@ def _shared(tables: Sequence[Mapping[int, float]]) -> np.ndarray:
     return np.array([[table[seed] for seed in seeds] for table in tables])
 
 
+@style.drawing
 def fidelity_learning(rows: Rows, arms: Sequence[Arm], settings: Sequence[tuple[str, Where]], path: Path) -> bool:
     """`fidelity_learning.png`: gain against SNR, a point per arm, a panel per setting (title, where)."""
     panels = [(title, where) for title, where in settings if len(rank_correlation(rows, arms, where)[1]) >= 2]
     if not panels:
         return False
-    figure, axes = style.figure(5.4 * max(len(panels), 1.3), 4.8, 1, len(panels))
+    lines = (len(panels) + 1) // 2
+    figure, axes = style.figure(0.5 + 4.6 * lines, lines, min(len(panels), 2))
+    for panel in axes.flat[len(panels) :]:
+        panel.set_axis_off()
     labels, counts = [], []
-    for panel, (title, where) in zip(axes[0], panels, strict=True):
+    for panel, (title, where) in zip(axes.flat, panels, strict=False):
         tau, used = rank_correlation(rows, arms, where)
         chosen = [arm for arm in arms if arm.name in used]
         x = [estimate(rows, "gradient/snr_db", arm.name, where) for arm in chosen]
@@ -141,20 +146,20 @@ def fidelity_learning(rows: Rows, arms: Sequence[Arm], settings: Sequence[tuple[
             )
         if len(finite) < len(chosen):
             panel.axvline(lowest, color=style.GREY, lw=0.6, ls=":")
-            panel.text(lowest, 1.0, " slope below 0", transform=panel.get_xaxis_transform(), fontsize=7, va="top")
+            panel.text(lowest, 1.0, " slope below 0", transform=panel.get_xaxis_transform(), va="top")
         panel.axhline(0, color=style.GREY, lw=0.8)
-        panel.set_xlabel("slope-corrected SNR of the gradient at the start (dB)", fontsize=9)
+        panel.set_xlabel("SNR of the gradient at the start (dB)")
         panel.set_title(
             f"{title}\nKendall tau {tau.mean:.2f}"
             + (f" [{tau.low:.2f}, {tau.high:.2f}]" if tau.bounded else "")
-            + f" over {len(used)} arms", fontsize=9,
+            + f" over {len(used)} arms"
         )  # fmt: skip
         counts += [each.seeds for each in y]
         labels.append((panel, [(p, e.mean, a.label, a.colour) for p, e, a in zip(places, y, chosen, strict=True)]))
         panel.margins(0.12, 0.1)
         style.frame(panel, places)
-    axes[0, 0].set_ylabel("learning gain: mean success over training less at its start", fontsize=9)
-    figure.suptitle(f"Gain: {style.over(counts)}", fontsize=9)
+    figure.supylabel("learning gain: mean success over training less at its start")
+    figure.suptitle(f"Does the gradient's fidelity at the start predict the gain? {style.over(counts)}")
     for panel, points in labels:
         style.label_points(panel, points)
     style.save(figure, path)

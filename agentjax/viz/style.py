@@ -1,4 +1,9 @@
-"""How every figure looks: one colour per resolution, one marker per source of information, labels beside the data."""
+"""How every figure looks: one width and one size of letters, one colour per resolution, one marker per source of
+information, labels beside the data.
+
+Every function that draws is wrapped in `drawing`, makes its figure with `figure` and ends with `save`. Since all
+figures have the same width, a page that shows them at one width shows all text at one size.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,8 +26,15 @@ RESOLUTIONS = ("trajectory", "episode", "turn", "token")
 COLOURS = {"trajectory": "#D55E00", "episode": "#AA3377", "turn": "#0072B2", "token": "#00855F"}
 MARKERS = {"oracle": "D", "outcome": "o", "judge": "s", "hint": "^", "judge and hint": "P"}
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))  # with CYCLE: told apart in grey too
 GREY, LIGHT = "#6b6b6b", "#d9d9d9"
-DPI = 130
+WIDTH, DPI, LETTERS = 9.0, 140, 10.0  # inches, dots an inch, points
+
+_SIZES = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "figure.titlesize",
+          "figure.labelsize")  # fmt: skip
+drawing = matplotlib.rc_context(
+    {**dict.fromkeys(_SIZES, LETTERS), "axes.spines.top": False, "axes.spines.right": False, "grid.alpha": 0.3}
+)  # a decorator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +64,13 @@ def in_order(arms: Sequence[Arm]) -> list[Arm]:
     return sorted(arms, key=lambda arm: (RESOLUTIONS.index(arm.resolution), arm.control))
 
 
-def figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of that size in inches and its axes as an array [rows, columns], without the frames' upper right."""
-    result = Figure(figsize=(width, height), layout="constrained")
+def figure(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
+    """A figure of the one width and that height in inches, and its axes as an array [rows, columns]."""
+    result = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(result)
     axes = result.subplots(rows, columns, squeeze=False, **options)
     for one in axes.flat:
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=8)
+        one.locator_params(nbins=5)
     return result, axes
 
 
@@ -104,7 +116,7 @@ def name_resolutions(axes: Axes, arms: Sequence[Arm]) -> None:
         if places:
             axes.annotate(
                 resolution, (1.02, float(np.mean(places))), xycoords=("axes fraction", "data"), va="center",
-                ha="left", fontsize=8, color=COLOURS[resolution], annotation_clip=False,
+                ha="left", color=COLOURS[resolution], annotation_clip=False,
             )  # fmt: skip
 
 
@@ -116,11 +128,12 @@ def frame(axes: Axes, places: Sequence[float]) -> None:
         axes.set_xlim(max(low, min(places) - room), min(high, max(places) + room))
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, gap: float = 0.055) -> None:
-    """Text at the right of curves that end at (x, y): (x, y, text, colour), moved apart to `gap` of the axes' height.
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Text at the right of curves that end at (x, y): (x, y, text, colour), a line of text apart.
 
     Call it when the limits are final.
     """
+    gap = 1.2 * LETTERS / 72 * axes.figure.dpi / axes.get_window_extent().height
     low, high = axes.get_ylim()
     wanted = sorted(((y - low) / (high - low), x, text, colour) for x, y, text, colour in ends)
     places = [0.0] * len(wanted)
@@ -133,9 +146,10 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, gap
     right = axes.get_xlim()[1]
     for place, (y, x, text, colour) in zip(places, wanted, strict=True):
         axes.annotate(
-            text, (x, low + y * (high - low)), (1.03, place), textcoords=axes.transAxes, fontsize=8, color=colour,
-            va="center", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 2} if x < right or
+            text, (x, low + y * (high - low)), (1.03, place), textcoords=axes.transAxes, color=colour, va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 2,
+                        "relpos": (0, 0.5)} if x < right or
             abs(place - y) > gap / 2 else None,
         )  # fmt: skip
 
@@ -183,7 +197,7 @@ def _note(axes: Axes, x: float, y: float, text: str, colour: str, radius: float,
     side = "left" if dx > 1 else "right" if dx < -1 else "center"
     arrow = {"arrowstyle": "-", "color": colour, "lw": 0.4} if radius > 12 else None
     return axes.annotate(
-        text, (x, y), (dx, dy), textcoords="offset points", fontsize=7.5, color=colour, va="center", ha=side,
+        text, (x, y), (dx, dy), textcoords="offset points", color=colour, va="center", ha=side,
         arrowprops=arrow,
     )  # fmt: skip
 

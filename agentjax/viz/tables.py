@@ -16,13 +16,14 @@ ENDINGS, TRUTHS, SIGNS = ("success", "failure"), ("good", "neutral", "bad"), ("p
 SIGN_COLOURS = ("#0072B2", "#dddddd", "#E69F00")
 
 
+@style.drawing
 def leakage(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     """`leakage.png`: share of |credit| on turns that do not matter, in one trajectory and in the mean over rollouts."""
     measures = ("fidelity/leakage_trajectory", "fidelity/leakage_averaged")
     arms = style.in_order([a for a in arms if rows.values(measures[0], method=a.name, step=0, **where)])
     if not arms:
         return False
-    figure, axes = style.figure(7.5, 1.4 + 0.27 * len(arms))
+    figure, axes = style.figure(1.6 + 0.25 * len(arms))
     panel = axes[0, 0]
     counts = []
     for i, arm in enumerate(arms):
@@ -37,12 +38,12 @@ def leakage(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     style.name_rows(panel, arms)
     style.name_resolutions(panel, arms)
     panel.set_xlim(-0.02, 1.02)
-    panel.grid(axis="x", alpha=0.3)
+    panel.grid(axis="x")
     panel.set_xlabel(
         "share of |credit| on turns whose true advantage is 0\nhollow: within a trajectory; filled: averaged over the"
-        " rollouts of a task (what is left is bias)", fontsize=8.5,
+        " rollouts of a task (what is left is bias)"
     )  # fmt: skip
-    panel.set_title(f"Leakage: {style.over(counts)}", fontsize=10)
+    panel.set_title(f"Leakage: {style.over(counts)}")
     style.save(figure, path)
     return True
 
@@ -59,6 +60,7 @@ def sign_table(rows: Rows, method: str, where: Where) -> np.ndarray | None:
     return None if np.isnan(table).any() else table
 
 
+@style.drawing
 def signs(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     """`signs.png`: for every arm and cell (outcome, truth), how its turns' credit splits into +, 0 and -."""
     arms = style.in_order([arm for arm in arms if sign_table(rows, arm.name, where) is not None])
@@ -67,7 +69,7 @@ def signs(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
     found = np.array([sign_table(rows, arm.name, where) for arm in arms]).reshape(len(arms), 6, 3)
     total = found.sum(axis=2, keepdims=True)
     split = found / np.where(total > 0, total, 1.0)
-    figure, axes = style.figure(10, 1.5 + 0.27 * len(arms), 1, 6, sharey=True)
+    figure, axes = style.figure(1.9 + 0.25 * len(arms), 1, 6, sharey=True)
     names = [(ending, truth) for ending in ENDINGS for truth in TRUTHS]
     for cell, (panel, (ending, truth)) in enumerate(zip(axes[0], names, strict=True)):
         left = np.zeros(len(arms))
@@ -77,18 +79,18 @@ def signs(rows: Rows, arms: Sequence[Arm], where: Where, path: Path) -> bool:
         if not total[:, cell].any():
             box = {"fc": "white", "ec": "none"}
             middle = {"rotation": 90, "ha": "center", "va": "center"}
-            panel.text(0.5, len(arms) / 2 - 0.5, "no such turn", fontsize=8, bbox=box, **middle)
+            panel.text(0.5, len(arms) / 2 - 0.5, "no such turn", bbox=box, **middle)
         style.name_rows(panel, arms)
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1], ["0", "1"])
         right = {"good": "right: +", "neutral": "right: 0", "bad": "right: -"}[truth]
-        panel.set_title(f"{ending}\n{truth} turn ({total[:, cell, 0].mean():.0%})\n{right}", fontsize=8.5)
+        panel.set_title(f"{ending},\n{truth} turn\n({total[:, cell, 0].mean():.0%} of all)\n{right}")
         panel.spines[:].set_visible(False)
     style.name_resolutions(axes[0, -1], arms)
     count = len(rows.values(f"fidelity/sign_{ENDINGS[0]}_good_plus", method=arms[0].name, step=0, **where))
     figure.supxlabel(
-        "share of the cell's turns with credit above 0 (blue), 0 (grey), below 0 (orange); in brackets, share of all"
-        f" turns. {count} seed{'s' if count > 1 else ''}", fontsize=8,
+        "share of the cell's turns with credit above 0 (blue), 0 (grey), below 0 (orange);"
+        f" {count} seed{'s' if count > 1 else ''}"
     )  # fmt: skip
     style.save(figure, path)
     return True

@@ -81,9 +81,7 @@ def gain_crossing(rows: Rows, where: Where, *, judges: Mapping[str, float], refe
 
 
 @style.drawing
-def crossover(
-    rows: Rows, where: Where, path: Path, *, judge: str, judges: Mapping[str, float], reference: str
-) -> bool:
+def crossover(rows: Rows, where: Where, path: Path, *, judge: str, judges: Mapping[str, float], reference: str) -> bool:
     """`crossover.png`: SNR of the swept `judge`, and gain of the trained `judges` (method -> error rate).
 
     The reference is a horizontal band in both.

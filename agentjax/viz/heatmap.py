@@ -12,7 +12,7 @@ from agentjax.viz import style
 from agentjax.viz.rows import Rows
 from agentjax.viz.style import Arm
 
-MOST_TOKENS = 34
+MOST_TOKENS = 36
 
 
 @style.drawing
@@ -48,7 +48,7 @@ def chapter(rows: Rows, arms: Sequence[Arm], path: Path, *, env: str = "chapter"
     title = f"Credit by turn of one trajectory of {len(turns)} turns{ending} (triangle: key turn)"
     upper.set_title(title, pad=14)
     image = _map(lower, by_token, shown)
-    lower.set_xticks(range(len(near)), [words[p] for p in near], rotation=60, ha="right", rotation_mode="anchor")
+    lower.set_xticks(range(len(near)), [words[p] for p in near], rotation=90)
     _mark(lower, [i for i, p in enumerate(near) if p[0] in keys])
     for i in range(1, len(near)):
         if near[i][0] != near[i - 1][0]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from agentjax.viz import style
 from agentjax.viz.resolution import estimate
@@ -35,9 +35,7 @@ def curves(
     grey = [arm for arm in arms if arm.name in everywhere and found[arm.name] is not None]
     level = threshold(rows, **where)
     columns = [b for b in BUDGETS if any(_paid(rows, b[0], arm, where, found[arm.name]) is not None for arm in arms)]
-    figure, axes = style.figure(
-        0.8 + 2.5 * len(families), len(families), len(columns), sharey=True, sharex="col"
-    )
+    figure, axes = style.figure(0.8 + 2.5 * len(families), len(families), len(columns), sharey=True, sharex="col")
     labels = []
     for line, family in zip(axes, families, strict=True):
         shown = [*(a for a in grey if a not in family), *family]
@@ -52,8 +50,8 @@ def curves(
                 panel.axhline(level, color="black", lw=0.8, ls=":")
             if budget == "label_bits":
                 panel.set_xscale("log")
-            else:
-                panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+                panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.grid()
             panel.set_xlabel(name if family is families[-1] else "")
         line[0].set_ylabel("success on the panel")

@@ -34,7 +34,7 @@ def estimate(rows: Rows, measure: str, method: str, where: Where, *, step: int =
 
 
 def slope(rows: Rows, method: str, where: Where, *, step: int = 0) -> str:
-    """"slope -21.7 [-24.0, -19.4]": E[g_hat].g / |g|^2, 1 if unbiased, below 0 if the mean gradient points away from
+    """ "slope -21.7 [-24.0, -19.4]": E[g_hat].g / |g|^2, 1 if unbiased, below 0 if the mean gradient points away from
     the true one; "" if it was not measured."""
     found = estimate(rows, "gradient/slope", method, where, step=step)
     if not found.seeds:

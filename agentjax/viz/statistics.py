@@ -90,6 +90,7 @@ def kendall(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     x = [1, 2, 3], y = [1, 3, 2]: two pairs agree, one does not: 1/3.
     """
+
     def order(a: np.ndarray) -> np.ndarray:
         later, earlier = a[..., :, None], a[..., None, :]
         return (later > earlier).astype(float) - (later < earlier)

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from agentjax.viz import branches, crossover, heatmap, resolution, rows, statistics
+from agentjax.viz import branches, crossover, heatmap, resolution, rows, statistics, style
 from agentjax.viz.resolution import rank_correlation
 from agentjax.viz.statistics import Interval
 from experiments import report, signal_resolution_report
 from experiments.report import Prediction
-from tests.experiments import synthetic
+from tests.experiments import looks, synthetic
 
 FIGURES = (
     "spectrum", "fidelity_learning", "learning", "chapter", "leakage", "signs", "horizon", "crossover", "difficulty",
@@ -88,7 +88,7 @@ def test_crossing_of_a_line_and_a_level():
 def test_token_window_holds_whole_turns_around_the_key_turn():
     places = [(turn, slot) for turn in range(20) for slot in range(4)]
     near = heatmap.window(places, [14])
-    assert len(near) == heatmap.MOST_TOKENS and {turn for turn, _ in near} == set(range(9, 19))
+    assert len(near) == heatmap.MOST_TOKENS and {turn for turn, _ in near} == set(range(10, 19))
     assert heatmap.window(places[:8], []) == places[:8]
 
 
@@ -131,7 +131,9 @@ def test_claims_ledger_is_filled_by_row(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def reported(tmp_path_factory):
+    """The folder of a report on made-up rows, and its figures by name."""
+
     def wrong_beats_gold(table):
         wrong, gold = (rows.gain(table, method=name, **MAIN) for name in ("opd_wrong", "opd_gold"))
         return report.exceeds(wrong, gold)
@@ -144,8 +146,21 @@ def written(tmp_path_factory):
         Prediction("hints mislead", "Wrong hints learn more than gold ones.", "C5", wrong_beats_gold),
         Prediction("nobody", "An arm that was not run.", "C5", lambda r: report.higher(r, "nothing", "x", "y", MAIN)),
     ]  # fmt: skip
-    signal_resolution_report.write(out, "paper", predictions)
-    return out
+    drawn, save = {}, style.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
+        signal_resolution_report.write(out, "paper", predictions)
+    return out, drawn
+
+
+@pytest.fixture(scope="module")
+def written(reported):
+    return reported[0]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_share_a_width_and_a_size_of_letters_and_no_words_overlap(reported, name):
+    looks.check(reported[1][name])
 
 
 def test_every_figure_is_drawn(written):

@@ -18,10 +18,12 @@ from agentjax.policies.transformer import TransformerConfig, transformer
 from agentjax.signals.collect import collect
 from agentjax.train import init_state, wishes_of
 from agentjax.types import Rollout
+from agentjax.viz import talk as chart
 from experiments import talk, talk_model, talk_report, talk_user
 from experiments.harness import command
 from experiments.harness.ledger import Ledger, read_rows
 from experiments.talk_user import RULES
+from tests.experiments import looks
 
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
 TEMPLATE = (
@@ -241,6 +243,21 @@ def test_an_interrupted_run_goes_on_to_the_same_rows(tmp_path, start, always_ten
     text = (tmp_path / "whole" / "report.md").read_text()
     assert "Chosen: **ten_words**" in text and text.count("*(rule ") == 3 * 4 and "Unfinished" not in text
     assert (tmp_path / "whole" / "talk.png").stat().st_size > 10_000
+
+
+def test_figure_is_readable(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(chart.style, "save", lambda figure, path: kept.append(figure))
+    shares = [(0.05, 0.4), (0.5, 0.45), (0.95, 0.5)]
+    rows = [
+        {"method": arm, "measure": measure, "step": 0, "value": v, "low": v - 0.04, "high": v + 0.04}
+        for arm, both in zip(("frozen", "binary", "opd"), shares, strict=True)
+        for measure, v in zip(("rule_kept", "accuracy"), both, strict=True)
+    ]
+    rows += [{"method": arm, "measure": "first_reply_kept", "step": step, "value": 0.1 * step}
+             for arm in ("binary", "opd") for step in range(10)]  # fmt: skip
+    chart.draw(rows, tmp_path / "talk.png")
+    looks.check(kept[0])
 
 
 def test_without_a_rule_nothing_is_trained(tmp_path, start, monkeypatch):
